@@ -46,7 +46,7 @@ int run(const std::vector<std::string>& arguments) {
       const tuner::Result result = tuner::tune(model::config(deck.model, deck.training.precision),
                                                deck.training.global_batch, cluster,
                                                hardware::load_machine(deck.cluster), deck.search);
-      const tuner::Candidate& best = result.best[0];
+      const tuner::RankedPlan& best = result.best[0];
       fmt::print("{:7}  {:8.1f}  {:7.1f}  {:>8}  {:7.2g} %  {:>9}  {}\n", cluster.devices(),
                  result.search.seconds, cpu_s() - begin_s, format_bytes(resident_bytes()),
                  100.0 * result.search.gap, format_seconds(best.prediction.iteration_s),

@@ -23,7 +23,7 @@ struct Search {
   std::int64_t dynamic_programs = 0;
   int milp_solves = 0;
   int simulated = 0;     ///< plans that were simulated, most of them coarsely
-  int other_orders = 0;  ///< frames of other orders than 1F1B, which nothing is proven of
+  int other_orders = 0;  ///< configurations of other orders than 1F1B, which nothing is proven of
   /// The distance of the model's bound for all plans of 1F1B from the best plan's time, relative to
   /// that; at most that of `least_work_s`, which it is where the model bounds not all.
   double gap = 0.0;
@@ -31,7 +31,7 @@ struct Search {
   /// Least time of computing alone [s]: no plan is simulated below that.
   double least_work_s = 0.0;
   bool confirmed = false;  ///< GLPK came to the same bound as the dynamic program
-  int struck = 0;          ///< plans that placement refused
+  int refused = 0;         ///< plans that placement refused
   double limit_s = 0.0;    ///< search.time_limit_s
   bool cut_short = false;  ///< it ended the search: the gap is wider than asked for, or fewer plans
                            ///< were simulated
@@ -39,20 +39,20 @@ struct Search {
 };
 
 /// Memory that a group's ranks hold.
-struct Held {
+struct GroupMemory {
   std::int64_t device_bytes = 0;  ///< largest arena of a rank
   std::int64_t host_bytes = 0;    ///< largest sum over a node's ranks
   std::int64_t disk_bytes = 0;    ///< the same
 };
 
 /// A plan with its prediction.
-struct Candidate {
+struct RankedPlan {
   plan::Plan plan;
   analyzer::Prediction prediction;
   /// Event simulation of all ranks' Programs, or of one of each stage; none: too large.
   std::optional<double> simulated_s;
   std::optional<schedule::Account> account;  ///< account of these Programs
-  std::vector<Held> placed;                  ///< memory per group
+  std::vector<GroupMemory> placed;           ///< memory per group
   /// The closed form's bytes for the largest stage, if placement is off by more than 1 % and
   /// 1 MiB: the prediction's peaks are then the placed ones.
   std::optional<std::int64_t> closed_form_bytes;
@@ -79,7 +79,7 @@ struct Faster {
 };
 
 struct Result {
-  std::vector<Candidate> best;  ///< best first, at least one
+  std::vector<RankedPlan> best;  ///< best first, at least one
   std::vector<Ablation> ablations;
   std::vector<std::string> untried;  ///< knobs that there was no time to look for a plan without
   /// The fastest plan that misses the limit, and by how many bytes.

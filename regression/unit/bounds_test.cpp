@@ -1,5 +1,5 @@
-// The objective of the inter-stage problem beside the analyzer's prediction of the same choice, on
-// machines of several nodes.
+// The objective of the inter-stage problem beside the analyzer's prediction of the same assignment,
+// on machines of several nodes.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -33,42 +33,44 @@ hardware::Profile random_profile(std::mt19937& random, int ranks_per_node) {
 }
 
 /// Any strategy that axes allow.
-Point random_point(std::mt19937& random, const Axes& axes, const Seat& seat, int layers) {
+Point random_point(std::mt19937& random, const Axes& axes, const StagePosition& position,
+                   int layers) {
   Strategy strategy{.layers = layers};
   const auto [least, most] = axes.levels(layers);
   strategy.level = least + int(random() % unsigned(most - least + 1));
-  strategy.sharding = samples::pick(random, axes.shardings(seat.mesh()));
+  strategy.sharding = samples::pick(random, axes.shardings(position.mesh()));
   for (std::size_t i = 0; i < strategy.ratios.size(); ++i)
     if (!plan::shares[i].whole) strategy.ratios[i] = samples::pick(random, axes.ratios[i]);
-  return {seat.layout, strategy};
+  return {position.layout, strategy};
 }
 
-/// A choice for a frame, whose layers and devices add up; none where a few attempts find none.
-std::vector<Point> random_choice(std::mt19937& random, const Question& question, const Axes& axes,
-                                 const Frame& frame, Grid& grid) {
+/// An assignment for a configuration, whose layers and devices add up; none where a few attempts
+/// find none.
+std::vector<Point> random_assignment(std::mt19937& random, const SearchInput& input,
+                                     const Axes& axes, const PipelineConfig& config, Grid& grid) {
   for (int attempt = 0; attempt < 50; ++attempt) {
     std::vector<Point> stages;
-    int devices = 0, layers = question.model.num_layers;
-    for (int after = frame.num_stages - 1; after >= 0; --after) {
-      const int most = layers - after * frame.least_layers();
+    int devices = 0, layers = input.model.num_layers;
+    for (int after = config.num_stages - 1; after >= 0; --after) {
+      const int most = layers - after * config.least_layers();
       const int own = after == 0 ? layers
-                                 : frame.least_layers() +
-                                       int(random() % unsigned(most - frame.least_layers() + 1));
-      const Seat seat{frame, int(random() % unsigned(frame.layouts.size())), after};
-      if (!may_begin(devices, seat.mesh().devices(), question.cluster.groups[0].devices_per_node))
+                                 : config.least_layers() +
+                                       int(random() % unsigned(most - config.least_layers() + 1));
+      const StagePosition position{config, int(random() % unsigned(config.layouts.size())), after};
+      if (!may_begin(devices, position.mesh().devices(), input.cluster.groups[0].devices_per_node))
         break;
-      devices += seat.mesh().devices();
+      devices += position.mesh().devices();
       layers -= own;
-      stages.push_back(random_point(random, axes, seat, own));
-      grid.price_time(seat, std::span(&stages.back(), 1));
+      stages.push_back(random_point(random, axes, position, own));
+      grid.price_time(position, std::span(&stages.back(), 1));
     }
-    if (int(stages.size()) == frame.num_stages && devices == question.cluster.devices())
+    if (int(stages.size()) == config.num_stages && devices == input.cluster.devices())
       return stages;
   }
   return {};
 }
 
-/// Bounds above the prediction, as shares of it, of one random choice a frame.
+/// Bounds above the prediction, as shares of it, of one random assignment a configuration.
 struct Excess {
   std::vector<double> of_1f1b, of_two_parts, of_chunks;
 };
@@ -91,35 +93,35 @@ Excess excesses(int trials) {
     keys.unequal_stages = random() % 2 == 0;
     const Deadline never;
     AllRows rows(cluster);
-    const Question question{model, 16, cluster, machine, keys, 64, never, &rows};
+    const SearchInput input{model, 16, cluster, machine, keys, 64, never, &rows};
     const Axes axes(keys), split_axes = axes.of_split_backwards();
     Grid grid(model, machine, never);
-    std::vector<Frame> all = frames(question);
-    const std::vector<Frame> others = frames_in_other_orders(model, 16, cluster, keys);
+    std::vector<PipelineConfig> all = configs(input);
+    const std::vector<PipelineConfig> others = configs_in_other_orders(model, 16, cluster, keys);
     all.insert(all.end(), others.begin(), others.end());
-    for (const Frame& frame : all) {
-      if (frame.num_stages == 1) continue;
+    for (const PipelineConfig& config : all) {
+      if (config.num_stages == 1) continue;
       const std::vector<Point> stages =
-          random_choice(random, question, frame.zero_bubble ? split_axes : axes, frame, grid);
+          random_assignment(random, input, config.zero_bubble ? split_axes : axes, config, grid);
       if (stages.empty()) continue;
-      const MessageTable messages(grid, frame, cluster);
-      const Pipeline pipeline{.frame = frame,
+      const MessageTable messages(grid, config, cluster);
+      const Pipeline pipeline{.config = config,
                               .messages = messages,
                               .num_layers = model.num_layers,
                               .cluster = cluster,
                               .deadline = never,
                               .cells = {}};
-      const double predicted_s = grid.predicted_s(plan_of(question, frame, stages));
-      (frame.is_1f1b()     ? found.of_1f1b
-       : frame.zero_bubble ? found.of_two_parts
-                           : found.of_chunks)
+      const double predicted_s = grid.predicted_s(plan_of(input, config, stages));
+      (config.is_1f1b()     ? found.of_1f1b
+       : config.zero_bubble ? found.of_two_parts
+                            : found.of_chunks)
           .push_back(least_s(pipeline, stages) / predicted_s - 1.0);
     }
   }
   return found;
 }
 
-// Of 10,000 random choices seven have a bound above their prediction, by 0.11 % at most.
+// Of 10,000 random assignments seven have a bound above their prediction, by 0.11 % at most.
 TEST(Bounds, HardlyAnyIsAboveThePrediction) {
   const Excess found = excesses(test::trials(40));
   EXPECT_GT(found.of_1f1b.size(), 500u);

@@ -19,7 +19,7 @@ constexpr int trials = 3000;
 
 struct Problem {
   hardware::Cluster cluster;
-  Rooms rooms;
+  StageCapacities capacities;
 };
 
 Problem random_problem(std::mt19937& random, int num_groups) {
@@ -28,8 +28,8 @@ Problem random_problem(std::mt19937& random, int num_groups) {
   for (int group = 0; group < num_groups; ++group)
     p.cluster.groups.push_back(
         {.nodes = pick<int>(random, {1, 2, 3}), .devices_per_node = pick<int>(random, {1, 2, 4})});
-  p.rooms.resize(1 + random() % 4);
-  for (auto& meshes : p.rooms)
+  p.capacities.resize(1 + random() % 4);
+  for (auto& meshes : p.capacities)
     for (int group = 0; group < num_groups; ++group) {
       const hardware::NodeGroup& of = p.cluster.groups[std::size_t(group)];
       for (int devices : {1, 2, 4, 8, 12}) {
@@ -49,14 +49,14 @@ void each_placement(const Problem& p, std::size_t stages,
   std::vector<int> used(p.cluster.groups.size(), 0);
   const std::function<void(std::size_t, int)> place = [&](std::size_t after, int layers) {
     if (after == stages) return visit(layers, used);
-    for (const Room& room : p.rooms[after]) {
-      const hardware::NodeGroup& of = p.cluster.groups[std::size_t(room.group)];
-      int& of_group = used[std::size_t(room.group)];
-      const int begin = of.devices() - of_group - room.devices;
-      if (begin < 0 || !may_begin(begin, room.devices, of.devices_per_node)) continue;
-      of_group += room.devices;
-      place(after + 1, layers + room.layers);
-      of_group -= room.devices;
+    for (const MeshCapacity& mesh : p.capacities[after]) {
+      const hardware::NodeGroup& of = p.cluster.groups[std::size_t(mesh.group)];
+      int& of_group = used[std::size_t(mesh.group)];
+      const int begin = of.devices() - of_group - mesh.devices;
+      if (begin < 0 || !may_begin(begin, mesh.devices, of.devices_per_node)) continue;
+      of_group += mesh.devices;
+      place(after + 1, layers + mesh.layers);
+      of_group -= mesh.devices;
     }
   };
   place(0, 0);
@@ -73,13 +73,13 @@ bool complete(const Problem& p, const std::vector<int>& used) {
 
 std::size_t use_of(const Capacity& capacity, const std::vector<int>& used) {
   std::size_t use = 0;
-  for (std::size_t i = 0; i < used.size(); ++i) use = capacity.uses().with(use, int(i), used[i]);
+  for (std::size_t i = 0; i < used.size(); ++i) use = capacity.usage().with(use, int(i), used[i]);
   return use;
 }
 
 int most_layers(const Problem& p) {
   int most = -1;
-  each_placement(p, p.rooms.size(), [&](int layers, const std::vector<int>& used) {
+  each_placement(p, p.capacities.size(), [&](int layers, const std::vector<int>& used) {
     if (complete(p, used)) most = std::max(most, layers);
   });
   return most;
@@ -89,7 +89,8 @@ TEST(Capacity, WholePipelinesHoldWhatTheBestPlacementHolds) {
   std::mt19937 random(1);
   for (int trial = 0; trial < trials; ++trial) {
     const Problem p = random_problem(random, 1);
-    EXPECT_EQ(Capacity(p.rooms, p.cluster, {}).first(0, 0), most_layers(p)) << "trial " << trial;
+    EXPECT_EQ(Capacity(p.capacities, p.cluster, {}).first(0, 0), most_layers(p))
+        << "trial " << trial;
   }
 }
 
@@ -97,7 +98,8 @@ TEST(Capacity, SoDoThoseOnSeveralGroups) {
   std::mt19937 random(2);
   for (int trial = 0; trial < trials; ++trial) {
     const Problem p = random_problem(random, 2);
-    EXPECT_EQ(Capacity(p.rooms, p.cluster, {}).first(0, 0), most_layers(p)) << "trial " << trial;
+    EXPECT_EQ(Capacity(p.capacities, p.cluster, {}).first(0, 0), most_layers(p))
+        << "trial " << trial;
   }
 }
 
@@ -107,8 +109,8 @@ TEST(Capacity, PartsOfEachPlacementAreWithinTheirBounds) {
   int parts = 0;
   for (int trial = 0; trial < trials; ++trial) {
     const Problem p = random_problem(random, 1 + trial % 2);
-    const Capacity capacity(p.rooms, p.cluster, {});
-    for (std::size_t stages = 0; stages <= p.rooms.size(); ++stages)
+    const Capacity capacity(p.capacities, p.cluster, {});
+    for (std::size_t stages = 0; stages <= p.capacities.size(); ++stages)
       each_placement(p, stages, [&](int layers, const std::vector<int>& used) {
         const std::size_t use = use_of(capacity, used);
         // In one group only what the stages before can complete is kept.
@@ -127,7 +129,7 @@ TEST(Capacity, EnoughSaysWhetherAllLayersFit) {
     const Problem p = random_problem(random, 1);
     const int most = most_layers(p);
     for (int layers : {1, std::max(1, most), most + 1}) {
-      EXPECT_EQ(enough(p.rooms, layers, p.cluster, {}), most >= layers) << "trial " << trial;
+      EXPECT_EQ(enough(p.capacities, layers, p.cluster, {}), most >= layers) << "trial " << trial;
       yes += most >= layers;
     }
   }
@@ -139,7 +141,7 @@ TEST(Capacity, EnoughNeverDeniesWhatSeveralGroupsHold) {
   for (int trial = 0; trial < trials; ++trial) {
     const Problem p = random_problem(random, 2);
     if (const int most = most_layers(p); most > 0) {
-      EXPECT_TRUE(enough(p.rooms, most, p.cluster, {})) << "trial " << trial;
+      EXPECT_TRUE(enough(p.capacities, most, p.cluster, {})) << "trial " << trial;
     }
   }
 }

@@ -21,8 +21,8 @@ using samples::pick;
 /// Whether nothing that counts is worse, but for a share of it.
 bool no_worse(const Point& a, const Point& b, bool host_matters, double share = 1e-12) {
   const auto up_to = [&](double seconds) { return seconds + share * std::abs(seconds); };
-  return a.stable_s <= up_to(b.stable_s) && a.whole_s() <= up_to(b.whole_s()) &&
-         a.shortest_s() <= up_to(b.shortest_s()) && a.alone_s() <= up_to(b.alone_s()) &&
+  return a.stable_s <= up_to(b.stable_s) && a.fill_s() <= up_to(b.fill_s()) &&
+         a.shortest_s() <= up_to(b.shortest_s()) && a.standalone_s() <= up_to(b.standalone_s()) &&
          (!host_matters || a.host_bytes <= b.host_bytes);
 }
 
@@ -36,8 +36,8 @@ TEST(ParetoFront, KeepsWhatNothingBeatsAndNoMore) {
       Point& point = points.emplace_back(0, different);
       point.times() = {.stable_s = double(random() % 5),
                        .delta_s = double(random() % 3),
-                       .less_s = double(random() % 3),
-                       .alone_delta_s = double(random() % 3)};
+                       .early_send_s = double(random() % 3),
+                       .standalone_delta_s = double(random() % 3)};
       point.host_bytes = double(random() % 3);
     }
     const std::vector<Point> front = pareto_front(points, host_matters);
@@ -51,24 +51,24 @@ TEST(ParetoFront, KeepsWhatNothingBeatsAndNoMore) {
   }
 }
 
-/// Strategies of a seat, all of them, priced.
-std::vector<Point> all_strategies(Grid& grid, const Seat& seat, int layers,
+/// Strategies of a position, all of them, priced.
+std::vector<Point> all_strategies(Grid& grid, const StagePosition& position, int layers,
                                   const deck::SearchKeys& keys) {
   std::vector<Point> all;
   const auto [least, most] = Axes(keys).levels(layers);
   for (int level = least; level <= most; ++level)
-    for (const Sharding& sharding : Axes(keys).shardings(seat.mesh()))
+    for (const Sharding& sharding : Axes(keys).shardings(position.mesh()))
       for (double w : keys.weight_offload)
         for (double g : keys.grad_offload)
           for (double o : keys.optim_offload)
             for (double a : keys.act_offload)
-              all.emplace_back(seat.layout, Strategy{.sharding = sharding,
-                                                     .ratios = {w, g, o, a},
-                                                     .layers = layers,
-                                                     .level = level,
-                                                     .stores_rest = keys.store_rest});
-  grid.price_time(seat, all);
-  grid.price_memory(seat, all);
+              all.emplace_back(position.layout, Strategy{.sharding = sharding,
+                                                         .ratios = {w, g, o, a},
+                                                         .layers = layers,
+                                                         .level = level,
+                                                         .stores_rest = keys.store_rest});
+  grid.price_time(position, all);
+  grid.price_memory(position, all);
   return all;
 }
 
@@ -97,19 +97,19 @@ TEST(Fronts, NoStrategyThatFitsIsFaster) {
     keys.store_rest = trial % 3 == 1;
     const Deadline deadline;
     const Axes axes(keys);
-    for (const Frame& frame : frames(model, 8, cluster, keys)) {
+    for (const PipelineConfig& config : configs(model, 8, cluster, keys)) {
       Grid grid(model, machine, deadline);
       AllRows rows(cluster);
       Fronts fronts(axes, rows);
-      const Seat seat{frame, 0, int(random() % unsigned(frame.num_stages))};
-      const int most = model.num_layers - frame.num_stages + 1;
+      const StagePosition position{config, 0, int(random() % unsigned(config.num_stages))};
+      const int most = model.num_layers - config.num_stages + 1;
       const int layers = 1 + int(random() % unsigned(most));
-      fronts.prepare(grid, seat, layers, layers, infinity);
-      const std::vector<Point>& front = fronts.front(seat, layers);
+      fronts.prepare(grid, position, layers, layers, infinity);
+      const std::vector<Point>& front = fronts.front(position, layers);
       const hardware::NodeGroup& group = cluster.groups[0];
-      for (const Point& point : all_strategies(grid, seat, layers, keys)) {
+      for (const Point& point : all_strategies(grid, position, layers, keys)) {
         if (point.device_bytes > double(group.memory_bytes) ||
-            point.host_bytes * seat.mesh().devices_per_node > double(group.host_memory_bytes))
+            point.host_bytes * position.mesh().devices_per_node > double(group.host_memory_bytes))
           continue;
         ++fitting;
         const auto covered = [&](double share) {
@@ -144,18 +144,18 @@ TEST(Grid, NoStrategyTakesLongerThanItsPlan) {
   const Deadline deadline;
   Grid grid(model, machine, deadline);
   int looked_at = 0;
-  for (const Frame& frame : frames(model, 8, cluster, {})) {
-    if (frame.num_stages > 1) continue;
-    for (int layout = 0; layout < int(frame.layouts.size()); ++layout) {
+  for (const PipelineConfig& config : configs(model, 8, cluster, {})) {
+    if (config.num_stages > 1) continue;
+    for (int layout = 0; layout < int(config.layouts.size()); ++layout) {
       Point point(layout, {.layers = model.num_layers});
-      const Layout& mesh = frame.layouts[std::size_t(layout)];
+      const Layout& mesh = config.layouts[std::size_t(layout)];
       plan::Plan plan{.global_batch = 8,
-                      .microbatches = frame.microbatches,
-                      .run_ahead = frame.run_ahead,
+                      .microbatches = config.microbatches,
+                      .run_ahead = config.run_ahead,
                       .stages = {stage_of(mesh, cluster.groups[std::size_t(mesh.group)].name)}};
       point.strategy.apply_to(plan.stages[0]);
-      grid.price_time({frame, layout, 0}, std::span(&point, 1));
-      EXPECT_LE(frame.microbatches * point.stable_s + point.delta_s,
+      grid.price_time({config, layout, 0}, std::span(&point, 1));
+      EXPECT_LE(config.microbatches * point.stable_s + point.delta_s,
                 grid.predicted_s(plan) * (1.0 + 1e-9))
           << plan::text(plan);
       ++looked_at;

@@ -11,19 +11,19 @@
 namespace brume::tuner {
 namespace {
 
-/// The frame that a plan lies in, with its stages' layouts only.
-Frame frame_of(const plan::Plan& plan) {
-  Frame frame{.num_stages = plan.num_stages(),
-              .microbatches = plan.microbatches,
-              .run_ahead = plan.run_ahead,
-              .layouts = {}};
+/// The configuration that a plan lies in, with its stages' layouts only.
+PipelineConfig config_of(const plan::Plan& plan) {
+  PipelineConfig config{.num_stages = plan.num_stages(),
+                        .microbatches = plan.microbatches,
+                        .run_ahead = plan.run_ahead,
+                        .layouts = {}};
   for (const plan::Stage& stage : plan.stages)
-    frame.layouts.push_back({.nodes = stage.nodes,
-                             .devices_per_node = stage.devices_per_node,
-                             .microbatch = stage.microbatch,
-                             .dp = stage.dp,
-                             .tp = stage.tp});
-  return frame;
+    config.layouts.push_back({.nodes = stage.nodes,
+                              .devices_per_node = stage.devices_per_node,
+                              .microbatch = stage.microbatch,
+                              .dp = stage.dp,
+                              .tp = stage.tp});
+  return config;
 }
 
 TEST(LeastWork, NoPlanIsSimulatedFaster) {
@@ -31,7 +31,7 @@ TEST(LeastWork, NoPlanIsSimulatedFaster) {
   double nearest = 0.0;
   for (int i = 0; i < 60; ++i) {
     const test::ClusterPlan sample = samples.next(16);
-    const double least_s = least_work_s({frame_of(sample.plan)}, sample.model,
+    const double least_s = least_work_s({config_of(sample.plan)}, sample.model,
                                         sample.plan.global_batch, sample.cluster, sample.machine);
     const double simulated_s = schedule::steady_time(sample.plan, sample.model, sample.machine);
     EXPECT_GT(least_s, 0.0);
@@ -51,25 +51,25 @@ TEST(LeastWork, OneDeviceComesNear) {
   stage.microbatch = 8;
   sample.plan = {.global_batch = 128, .microbatches = 16, .stages = {stage}};
   const double least_s =
-      least_work_s({frame_of(sample.plan)}, sample.model, 128, sample.cluster, sample.machine);
+      least_work_s({config_of(sample.plan)}, sample.model, 128, sample.cluster, sample.machine);
   const double simulated_s = schedule::steady_time(sample.plan, sample.model, sample.machine);
   EXPECT_LE(least_s, simulated_s);
   EXPECT_GT(least_s, 0.95 * simulated_s);
 }
 
-// Of several frames the least counts, of several layouts the best for each part.
+// Of several configurations the least counts, of several layouts the best for each part.
 TEST(LeastWork, MoreChoicesBoundLess) {
   test::ClusterPlans samples(5);
   for (int i = 0; i < 10; ++i) {
     const test::ClusterPlan sample = samples.next(16);
-    const auto bound_s = [&](const std::vector<Frame>& frames) {
-      return least_work_s(frames, sample.model, sample.plan.global_batch, sample.cluster,
+    const auto bound_s = [&](const std::vector<PipelineConfig>& configs) {
+      return least_work_s(configs, sample.model, sample.plan.global_batch, sample.cluster,
                           sample.machine);
     };
-    const Frame one = frame_of(sample.plan);
-    Frame other = one;
+    const PipelineConfig one = config_of(sample.plan);
+    PipelineConfig other = one;
     for (Layout& layout : other.layouts) layout.microbatch *= 2;
-    Frame both = one;
+    PipelineConfig both = one;
     both.layouts.insert(both.layouts.end(), other.layouts.begin(), other.layouts.end());
     EXPECT_EQ(bound_s({one, other}), std::min(bound_s({one}), bound_s({other})));
     EXPECT_LE(bound_s({both}), bound_s({one, other}));

@@ -45,10 +45,10 @@ TEST(OtherOrders, FramesFollowTheLists) {
   deck::SearchKeys keys = pipelines(4);
   const auto found = [&](const hardware::Cluster& cluster, const model::Config& of) {
     std::multiset<int> all;  // chunks; 0: backwards in two parts
-    for (const Frame& frame : frames_in_other_orders(of, 8, cluster, keys)) {
-      EXPECT_EQ(frame.layouts.size(), 1u);
-      EXPECT_FALSE(frame.is_1f1b());
-      all.insert(frame.zero_bubble ? 0 : frame.chunks);
+    for (const PipelineConfig& config : configs_in_other_orders(of, 8, cluster, keys)) {
+      EXPECT_EQ(config.layouts.size(), 1u);
+      EXPECT_FALSE(config.is_1f1b());
+      all.insert(config.zero_bubble ? 0 : config.chunks);
     }
     return all;
   };
@@ -60,10 +60,10 @@ TEST(OtherOrders, FramesFollowTheLists) {
   keys.whole_rounds = true;
   keys.zero_bubble = false;
   keys.run_ahead = {1};
-  const std::vector<Frame> ahead = frames_in_other_orders(model, 8, four, keys);
+  const std::vector<PipelineConfig> ahead = configs_in_other_orders(model, 8, four, keys);
   ASSERT_EQ(ahead.size(), 1u);
   EXPECT_EQ(ahead[0].run_ahead, 2);
-  EXPECT_TRUE(frames_in_other_orders(model, 9, four, keys).empty());
+  EXPECT_TRUE(configs_in_other_orders(model, 9, four, keys).empty());
   keys = pipelines(2);
   keys.chunks = {1, 4};
   keys.run_ahead = {1};
@@ -96,13 +96,13 @@ TEST(OtherOrders, PassesInFlightAreThoseOfTheOrder) {
                                                                              : backwards);
               most = std::max(most, forwards - backwards);
             }
-            const Frame frame{.num_stages = stages,
-                              .microbatches = microbatches,
-                              .run_ahead = run_ahead,
-                              .chunks = chunks,
-                              .layouts = {}};
+            const PipelineConfig config{.num_stages = stages,
+                                        .microbatches = microbatches,
+                                        .run_ahead = run_ahead,
+                                        .chunks = chunks,
+                                        .layouts = {}};
             // The one that is worked on counts as a whole microbatch.
-            EXPECT_NEAR((frame.in_flight(after) + 1.0) * chunks, most, 1e-9);
+            EXPECT_NEAR((config.in_flight(after) + 1.0) * chunks, most, 1e-9);
           }
 }
 
@@ -133,7 +133,7 @@ TEST(OtherOrders, TheSearchFindsChunks) {
     keys.zero_bubble = false;
     const hardware::Cluster cluster = of_devices(stages);
     const Result found = tune(model, 2 * stages, cluster, machine, keys);
-    const Candidate& best = found.best[0];
+    const RankedPlan& best = found.best[0];
     EXPECT_GT(best.plan.chunks, 1);
     EXPECT_EQ(best.plan.pipeline_size(), stages);
     EXPECT_LE(best.seconds(),
@@ -205,7 +205,7 @@ TEST(OtherOrders, PlansFit) {
     deck::SearchKeys keys = pipelines(4);
     keys.optim_offload = keys.act_offload = {0.0, 0.5, 1.0};
     const auto seconds = [&] {
-      const Candidate best = tune(model, 4, cluster, machine, keys, {.reasons = false}).best[0];
+      const RankedPlan best = tune(model, 4, cluster, machine, keys, {.reasons = false}).best[0];
       EXPECT_LE(best.placed_device_bytes(), memory_bytes);
       in_other_orders += !plan::is_1f1b(best.plan);
       return best.seconds();

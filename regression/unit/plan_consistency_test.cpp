@@ -124,7 +124,7 @@ TEST(PlanConsistency, NoNarrowedSearchFindsAFasterPlan) {
 }
 
 // As many microbatches as stages: filling and draining the pipeline takes as long as its work, and
-// bounds do not tell the choices of a frame apart.
+// bounds do not tell the assignments of a configuration apart.
 TEST(PlanConsistency, NorWhereAPipelineIsHardlyFilled) {
   chosen_by_best(R"([model]
 family = "gpt"

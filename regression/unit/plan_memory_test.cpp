@@ -62,7 +62,7 @@ void compare(const Problem& p, Agreement& found) {
   } catch (const Infeasible&) {
     return;
   }
-  for (const Candidate& candidate : result.best) {
+  for (const RankedPlan& candidate : result.best) {
     std::int64_t predicted = 0;
     for (const analyzer::StagePrediction& s : candidate.prediction.stages)
       predicted = std::max(predicted, s.peak_bytes());

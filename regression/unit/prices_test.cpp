@@ -1,4 +1,4 @@
-// The bound that prices of devices and layers give, beside the least sum over all choices.
+// The bound that prices of devices and layers give, beside the least sum over all assignments.
 #include "../../src/tuner/prices.hpp"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ namespace {
 using samples::pick;
 
 struct Problem {
-  std::vector<Alike> stages;
+  std::vector<StageClass> stages;
   int num_layers;
   std::vector<int> devices;
 };
@@ -26,14 +26,14 @@ Problem random_problem(std::mt19937& random, int num_groups) {
   for (int group = 0; group < num_groups; ++group)
     p.devices.push_back(pick<int>(random, {2, 4, 8}));
   for (unsigned kinds = 1 + random() % 2; kinds > 0; --kinds) {
-    Alike alike{.stages = 1 + int(random() % 2), .options = {}};
+    StageClass stage_class{.stages = 1 + int(random() % 2), .options = {}};
     for (unsigned options = 2 + random() % 5; options > 0; --options) {
       const int devices = pick<int>(random, {1, 2, 4}), layers = 1 + int(random() % 6);
       const double speed = std::uniform_real_distribution(0.5, 1.5)(random);
-      alike.options.push_back(
+      stage_class.options.push_back(
           {int(random() % unsigned(num_groups)), devices, layers, layers / (speed * devices)});
     }
-    p.stages.push_back(alike);
+    p.stages.push_back(stage_class);
   }
   p.num_layers = 1 + int(random() % 12);
   return p;
@@ -49,13 +49,13 @@ double least_sum(const Problem& p) {
           if (layers >= p.num_layers) least_s = std::min(least_s, sum_s);
           return;
         }
-        const Alike& alike = p.stages[kind];
-        if (chosen == alike.stages) return choose(kind + 1, 0, layers, sum_s);
-        for (const Option& option : alike.options) {
+        const StageClass& stage_class = p.stages[kind];
+        if (chosen == stage_class.stages) return choose(kind + 1, 0, layers, sum_s);
+        for (const Option& option : stage_class.options) {
           int& of_group = left[std::size_t(option.group)];
           if (of_group < option.devices) continue;
           of_group -= option.devices;
-          choose(kind, chosen + 1, layers + option.layers, sum_s + option.whole_s);
+          choose(kind, chosen + 1, layers + option.layers, sum_s + option.fill_s);
           of_group += option.devices;
         }
       };
@@ -68,13 +68,13 @@ double bound(const Problem& p, const Prices& prices) {
   double sum_s = prices.layer_s * p.num_layers;
   for (std::size_t group = 0; group < p.devices.size(); ++group)
     sum_s -= prices.device_s[group] * p.devices[group];
-  for (const Alike& alike : p.stages) {
+  for (const StageClass& stage_class : p.stages) {
     double least_s = std::numeric_limits<double>::infinity();
-    for (const Option& option : alike.options)
-      least_s = std::min(least_s, option.whole_s +
+    for (const Option& option : stage_class.options)
+      least_s = std::min(least_s, option.fill_s +
                                       prices.device_s[std::size_t(option.group)] * option.devices -
                                       prices.layer_s * option.layers);
-    sum_s += alike.stages * least_s;
+    sum_s += stage_class.stages * least_s;
   }
   return sum_s;
 }
@@ -126,7 +126,7 @@ TEST(Prices, NoPricesOfALatticeBoundHigher) {
 // Two stages alike that may take 1 device a layer and second: three devices' worth of time is
 // exactly the sum.
 TEST(Prices, BoundIsExactWhereChoicesAreProportional) {
-  const std::vector<Alike> stages{{2, {{0, 1, 2, 2.0}, {0, 2, 4, 2.0}}}};
+  const std::vector<StageClass> stages{{2, {{0, 1, 2, 2.0}, {0, 2, 4, 2.0}}}};
   EXPECT_NEAR(best_prices(stages, 8, {4}, {}).sum_s, 4.0, 1e-6);
 }
 

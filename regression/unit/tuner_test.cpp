@@ -11,7 +11,7 @@
 
 #include "../../src/tuner/rows.hpp"
 #include "../../src/tuner/search.hpp"
-#include "../../src/tuner/team.hpp"
+#include "../../src/tuner/worker_pool.hpp"
 #include "analyzer/messages.hpp"
 #include "base/error.hpp"
 #include "base/units.hpp"
@@ -126,11 +126,11 @@ class Columns {
   std::vector<std::vector<double>> columns_{analyzer::variables().size()};
 };
 
-/// All strategies of stage `index` of a plan like `frame`, whose layers and layout are set.
+/// All strategies of stage `index` of a plan like `configuration`, whose layers and layout are set.
 std::vector<Costed> strategies(const Problem& p, const hardware::Machine& machine,
-                               plan::Plan& frame, int index,
+                               plan::Plan& config, int index,
                                std::map<analyzer::StageRole, symbolic::Tape>& tapes) {
-  analyzer::StageRole role = analyzer::role_of(frame, index, p.model, machine);
+  analyzer::StageRole role = analyzer::role_of(config, index, p.model, machine);
   const hardware::NodeGroup& group = p.cluster.groups[std::size_t(role.group)];
   role.disk = group.disk_bytes > 0;
   role.host_update = p.search.host_update.size() > 1;
@@ -141,7 +141,7 @@ std::vector<Costed> strategies(const Problem& p, const hardware::Machine& machin
   const symbolic::Tape& tape = tapes.at(role);
   std::vector<plan::Stage> stages;
   Columns columns;
-  plan::Stage& s = frame.stages[std::size_t(index)];
+  plan::Stage& s = config.stages[std::size_t(index)];
   const int least = p.search.store ? -s.layers : 0, most = p.search.recompute ? s.layers : 0;
   for (int level = least; level <= most; ++level)
     for (int zero : p.search.zero_levels)
@@ -162,7 +162,7 @@ std::vector<Costed> strategies(const Problem& p, const hardware::Machine& machin
                     s.optim_disk_ratio = o * od, s.act_disk_ratio = a * ad;
                     s.host_update_ratio = o * oh;
                     stages.push_back(s);
-                    columns.add(analyzer::bindings(frame, index));
+                    columns.add(analyzer::bindings(config, index));
                   }
             }
   const std::vector<std::vector<double>> v = columns.evaluate(tape);
@@ -192,7 +192,7 @@ class Oracle {
                    .microbatches = microbatches,
                    .run_ahead = run_ahead,
                    .stages = {}};
-          // Where it changes nothing in flight, it is one choice.
+          // Where it changes nothing in flight, it is one assignment.
           if (run_ahead > 1 && (stages == 1 || microbatches < 3)) continue;
           plan_.stages.resize(std::size_t(stages));
           costed_.clear();
@@ -379,14 +379,14 @@ Result tune(const Problem& p) {
 
 double fastest_prediction(const Result& result) {
   return std::ranges::min_element(result.best, {},
-                                  [](const Candidate& c) { return c.prediction.iteration_s; })
+                                  [](const RankedPlan& c) { return c.prediction.iteration_s; })
       ->prediction.iteration_s;
 }
 
 /// What random problems reached.
 struct Reached {
   int best = 0;  ///< no plan that was simulated is faster by more than 0.5 %
-  int feasible = 0, infeasible = 0, pipelined = 0, unequal = 0, confirmed = 0, struck = 0;
+  int feasible = 0, infeasible = 0, pipelined = 0, unequal = 0, confirmed = 0, refused = 0;
   int mixed = 0;      ///< plans on several groups
   int reordered = 0;  ///< of these, in another order than the deck's
   int partial = 0;    ///< plans that leave a node unused
@@ -410,7 +410,7 @@ void compare_with_oracle(const Problem& p, Reached& reached,
   Result result;
   ASSERT_NO_THROW(
       result = tuner::tune(p.model, p.global_batch, p.cluster, p.machine(), p.search, options));
-  const Candidate& best = result.best[0];
+  const RankedPlan& best = result.best[0];
   EXPECT_LE(best.seconds() * (1.0 - result.search.gap), *expected.predicted_s * (1.0 + 1e-9))
       << "the bound exceeds what this plan is predicted to take\n"
       << plan::text(expected.plan);
@@ -434,7 +434,7 @@ void compare_with_oracle(const Problem& p, Reached& reached,
   reached.ahead += plan.run_ahead > 1;
   reached.on_disk += std::ranges::any_of(plan.stages, plan::uses_disk);
   reached.confirmed += result.search.confirmed;
-  reached.struck += result.search.struck;
+  reached.refused += result.search.refused;
 }
 
 TEST(Tuner, NoPlanIsFasterThanTheOneFound) {
@@ -452,7 +452,7 @@ TEST(Tuner, NoPlanIsFasterThanTheOneFound) {
   EXPECT_GE(reached.pipelined, trials / 13);
   EXPECT_GE(reached.ahead, trials / 40);
   EXPECT_GE(reached.confirmed, trials / 25);
-  EXPECT_GE(reached.struck, 1);
+  EXPECT_GE(reached.refused, 1);
 }
 
 /// Stages of their own mesh, microbatch, dp and tp, on odd clusters.
@@ -581,9 +581,9 @@ Problem random_shared_problem(std::mt19937& random) {
   return p;
 }
 
-// A merged label is as good as several choices together, and no choice of its own: what comes out
-// of it is looked at again, so that neither plan nor gap are better than they are. These problems
-// are quick to compare, and the last one of them needs that second look.
+// A merged label is as good as several assignments together, and no assignment of its own: what
+// comes out of it is looked at again, so that neither plan nor gap are better than they are. These
+// problems are quick to compare, and the last one of them needs that second look.
 TEST(Tuner, NoPlanIsFasterWhereLabelsAreMerged) {
   std::mt19937 random(18);
   Reached reached;
@@ -651,7 +651,7 @@ TEST(Tuner, ReturnsPlansThatCheckAndFit) {
     const Result result = tune(p);
     EXPECT_LE(result.search.feasible, result.search.policies);
     EXPECT_LE(result.search.gap, 1.0 - result.search.least_work_s / result.best[0].seconds());
-    for (const Candidate& candidate : result.best) {
+    for (const RankedPlan& candidate : result.best) {
       EXPECT_NO_THROW(plan::check(candidate.plan, p.model, p.cluster));
       EXPECT_TRUE(can_be_placed(p, candidate.plan));
       EXPECT_LE(candidate.placed_device_bytes(), memory_bytes);
@@ -660,22 +660,23 @@ TEST(Tuner, ReturnsPlansThatCheckAndFit) {
   }
 }
 
-// Large clusters have thousands of frames: the first plan does not wait until all are bounded.
+// Large clusters have thousands of configurations: the first plan does not wait until all are
+// bounded.
 TEST(Tuner, KnowsAPlanBeforeAllFramesAreBounded) {
   Problem p = roomy();
   p.search.stages = {2, 3, 4};
   const hardware::Machine machine = p.machine();
   const Deadline never;
   AllRows rows(p.cluster);
-  Team team(p.model, machine, never, 1);
-  const Question question{p.model, p.global_batch, p.cluster, machine, p.search, 64, never, &rows};
-  Searcher searcher(question, team, frames(question));
+  WorkerPool workers(p.model, machine, never, 1);
+  const SearchInput input{p.model, p.global_batch, p.cluster, machine, p.search, 64, never, &rows};
+  Searcher searcher(input, workers, configs(input));
   const std::optional<Found> first = searcher.next(infinity);
   ASSERT_TRUE(first);
-  EXPECT_EQ(first->offer.plan.num_stages(), 2);
-  EXPECT_EQ(searcher.bound_s(), 0.0);  // frames of more stages have not begun
+  EXPECT_EQ(first->candidate.plan.num_stages(), 2);
+  EXPECT_EQ(searcher.bound_s(), 0.0);  // configurations of more stages have not begun
   // Nor have they where the first plan is refused.
-  searcher.strike(*first, 0);
+  searcher.exclude(*first, 0);
   ASSERT_TRUE(searcher.next(infinity));
   EXPECT_EQ(searcher.bound_s(), 0.0);
 }
@@ -700,7 +701,7 @@ TEST(Tuner, RanksLargePlansBySimulationToo) {
   p.search.stages = {2, 4};
   p.search.simulate_top = 2;
   const Result result = tune(p);
-  for (const Candidate& candidate : result.best) {
+  for (const RankedPlan& candidate : result.best) {
     EXPECT_EQ(candidate.plan.devices(), 128);
     ASSERT_TRUE(candidate.simulated_s);
     EXPECT_NEAR(*candidate.simulated_s, candidate.prediction.iteration_s,
@@ -714,7 +715,7 @@ TEST(Tuner, SearchListsFixChoices) {
   p.search.tp = {2};
   p.search.microbatch = {4};
   p.search.recompute = false;
-  for (const Candidate& candidate : tune(p).best) {
+  for (const RankedPlan& candidate : tune(p).best) {
     EXPECT_EQ(candidate.plan.num_stages(), 2);
     EXPECT_EQ(candidate.plan.stages[0].tp, 2);
     EXPECT_EQ(candidate.plan.stages[0].microbatch, 4);
@@ -958,9 +959,9 @@ TEST(Tuner, SaysThatFewerNodesAreFaster) {
   EXPECT_EQ(result.faster[0].value, 1);
   EXPECT_NE(report(result, p.cluster).find("faster  cluster.nodes = 1: "), std::string::npos);
   p.cluster.groups[0].nodes = 1;
-  const double alone_s = tune(p).best[0].seconds();
-  EXPECT_NEAR(result.faster[0].iteration_s, alone_s, 0.03 * alone_s);
-  EXPECT_LT(alone_s, 0.97 * result.best[0].seconds());
+  const double standalone_s = tune(p).best[0].seconds();
+  EXPECT_NEAR(result.faster[0].iteration_s, standalone_s, 0.03 * standalone_s);
+  EXPECT_LT(standalone_s, 0.97 * result.best[0].seconds());
 }
 
 // Three sequences leave four devices nothing but a pipeline that waits; of four each has one.

@@ -220,7 +220,7 @@ int plan_as_mist(const PlanOptions& options, const Given& given) {
 report::PlanPage pictured(const Given& given, const tuner::Result& result, const Outlook& look,
                           std::string title, std::string text) {
   constexpr int most_simulated = 64;  // devices
-  const tuner::Candidate& best = result.best.front();
+  const tuner::RankedPlan& best = result.best.front();
   report::PlanPage page{.title = std::move(title),
                         .plan = best.plan,
                         .account = look.account,
@@ -238,7 +238,7 @@ report::PlanPage pictured(const Given& given, const tuner::Result& result, const
     for (int stage = 0; stage < best.plan.pipeline_size(); ++stage)
       page.timelines.push_back(all[std::size_t(plan::first_rank(best.plan, stage))]);
   }
-  for (const tuner::Candidate& other : result.best)
+  for (const tuner::RankedPlan& other : result.best)
     page.alternatives.push_back({tuner::summary(other.plan), other.seconds(),
                                  double(other.placed_device_bytes()),
                                  double(other.placed_host_bytes())});
@@ -275,7 +275,7 @@ int plan(const PlanOptions& options) {
     SearchWatch watch(keys.time_limit_s, SearchWatch::Interrupt::ends_search);
     return search(given.deck, keys, given.model, given.cluster, given.machine, watch.options());
   }();
-  const tuner::Candidate& best = result.best.front();
+  const tuner::RankedPlan& best = result.best.front();
   const Outlook look = outlook(given.deck, given.model, given.machine, best.plan, best.account);
   const auto said = [&](std::size_t columns) {
     return text(result, look, given.deck, given.machine, given.cluster, columns);
@@ -299,7 +299,7 @@ int plan(const PlanOptions& options) {
                         {"least_work_s", s.least_work_s}, {"confirmed", s.confirmed},
                         {"cut_short", s.cut_short},       {"interrupted", s.interrupted}};
     object["top"] = json::array();
-    for (const tuner::Candidate& candidate : result.best) {
+    for (const tuner::RankedPlan& candidate : result.best) {
       json& other = object["top"].emplace_back(described(candidate.plan, candidate.prediction));
       other["simulated_s"] = candidate.simulated_s ? json(*candidate.simulated_s) : json();
       other["placed_device_bytes"] = candidate.placed_device_bytes();

@@ -164,7 +164,7 @@ plan::Plan search_plan(const deck::Deck& deck, const model::Config& model,
     SearchWatch watch(deck.search.time_limit_s, SearchWatch::Interrupt::ends_process);
     return search(deck, deck.search, model, cluster, machine, watch.options());
   }();
-  const tuner::Candidate& best = result.best.front();
+  const tuner::RankedPlan& best = result.best.front();
   const Outlook look = outlook(deck, model, machine, best.plan, best.account);
   log::info("{}", text(result, look, deck, machine, cluster, terminal::columns(STDERR_FILENO)));
   return best.plan;

@@ -77,7 +77,7 @@ json planned(const PlanOptions& options, const std::string& assignment) {
     const hardware::Machine machine = obtain_machine_alone(deck, model);
     const tuner::Result result = search(
         deck, deck.search, model, hardware::usable(cluster, machine), machine, {.reasons = false});
-    const tuner::Candidate& best = result.best[0];
+    const tuner::RankedPlan& best = result.best[0];
     row["iteration_s"] = best.seconds();
     row["simulated"] = best.simulated_s.has_value();
     row["tokens_per_s"] =

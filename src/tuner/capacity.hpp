@@ -10,20 +10,20 @@
 namespace brume::tuner {
 
 /// A mesh that a stage may take, and the most layers it holds there, at least 1.
-struct Room {
+struct MeshCapacity {
   int group;
   int devices;
   int layers;
 };
 
 /// [stages after][mesh], each number of devices of a group at most once.
-using Rooms = std::vector<std::vector<Room>>;
+using StageCapacities = std::vector<std::vector<MeshCapacity>>;
 
 /// How many devices of each group are in use, as one number. Stages take a group's devices from the
 /// last one on.
-class Uses {
+class DeviceUsage {
  public:
-  Uses(const Rooms& rooms, const hardware::Cluster& cluster);
+  DeviceUsage(const StageCapacities& capacities, const hardware::Cluster& cluster);
 
   std::size_t size() const { return size_; }
   int used(std::size_t use, int group) const {
@@ -53,25 +53,26 @@ class Uses {
   std::size_t size_ = 1;
 };
 
-/// Whether stages in these rooms may hold all layers. Exact for one group; for several it may say
+/// Whether stages in these meshes may hold all layers. Exact for one group; for several it may say
 /// yes in vain. @throws OutOfTime
-bool enough(const Rooms& rooms, int num_layers, const hardware::Cluster& cluster,
+bool enough(const StageCapacities& capacities, int num_layers, const hardware::Cluster& cluster,
             const Deadline& deadline);
 
 /// Most layers that stages can hold; -1 where devices do not add up or meshes would straddle nodes.
 class Capacity {
  public:
   /// @throws OutOfTime
-  Capacity(const Rooms& rooms, const hardware::Cluster& cluster, const Deadline& deadline);
+  Capacity(const StageCapacities& capacities, const hardware::Cluster& cluster,
+           const Deadline& deadline);
 
-  const Uses& uses() const { return uses_; }
+  const DeviceUsage& usage() const { return usage_; }
   /// Of the last `stages`, on the devices in use.
   int last(int stages, std::size_t use) const { return last_[std::size_t(stages)][use]; }
   /// Of the stages before those, on other devices.
   int first(int stages, std::size_t use) const { return first_[std::size_t(stages)][use]; }
 
  private:
-  Uses uses_;
+  DeviceUsage usage_;
   std::vector<std::vector<int>> last_, first_;  ///< [stages placed][use]
 };
 

@@ -9,7 +9,7 @@ namespace brume::tuner {
 namespace {
 
 constexpr int most_given = 3;           ///< layers
-constexpr std::size_t most_timed = 32;  ///< neighbours of a choice, those of the least bounds
+constexpr std::size_t most_timed = 32;  ///< neighbours of an assignment, those of the least bounds
 constexpr int most_steps = 16, most_in_vain = 4;
 constexpr int most_far = 1;  ///< in vain, while nothing is faster than the fastest plan known
 
@@ -19,7 +19,7 @@ struct ByKey {
   }
 };
 
-/// The neighbours of a choice whose bound is below a time.
+/// The neighbours of an assignment whose bound is below a time.
 class Neighbours {
  public:
   Neighbours(const Pipeline& pipeline, const std::vector<Point>& stages, double below_s)
@@ -32,8 +32,8 @@ class Neighbours {
   }
 
   /// By rising bound.
-  std::vector<Choice> take() {
-    std::ranges::stable_sort(found_, {}, &Choice::least_s);
+  std::vector<Assignment> take() {
+    std::ranges::stable_sort(found_, {}, &Assignment::least_s);
     return std::move(found_);
   }
 
@@ -48,7 +48,7 @@ class Neighbours {
       if (cell.layers != layers || other.group != mesh.group || other.devices() != mesh.devices())
         continue;
       for (const Point& point : cell.points)
-        if (pipeline_.frame.microbatches * point.stable_s < below_s_) body(point);
+        if (pipeline_.config.microbatches * point.stable_s < below_s_) body(point);
     }
   }
 
@@ -90,7 +90,7 @@ class Neighbours {
   const Pipeline& pipeline_;
   const std::vector<Point>& stages_;
   double below_s_;
-  std::vector<Choice> found_;
+  std::vector<Assignment> found_;
 };
 
 }  // namespace
@@ -98,10 +98,10 @@ class Neighbours {
 std::vector<Timed> descend(const Pipeline& pipeline, const TimeOf& time, std::vector<Timed> from,
                            std::size_t width, double known_s) {
   std::set<std::vector<Point>, ByKey> seen;
-  for (const Timed& choice : from) seen.insert(choice.stages);
-  const auto keep_fastest = [](std::vector<Timed>& choices, std::size_t count) {
-    std::ranges::stable_sort(choices, {}, &Timed::seconds);
-    choices.resize(std::min(choices.size(), count));
+  for (const Timed& assignment : from) seen.insert(assignment.stages);
+  const auto keep_fastest = [](std::vector<Timed>& assignments, std::size_t count) {
+    std::ranges::stable_sort(assignments, {}, &Timed::seconds);
+    assignments.resize(std::min(assignments.size(), count));
   };
   keep_fastest(from, width);
   double fastest_s = from.empty() ? infinity : from[0].seconds;
@@ -110,10 +110,10 @@ std::vector<Timed> descend(const Pipeline& pipeline, const TimeOf& time, std::ve
   for (int step = 0, in_vain = 0; step < most_steps; ++step) {
     if (in_vain == (fastest_s < known_s ? most_in_vain : most_far)) break;
     std::vector<Timed> next;
-    for (const Timed& choice : from) {
+    for (const Timed& assignment : from) {
       if (pipeline.deadline.left_s() <= 0.0) return best;
       std::size_t timed = 0;
-      for (const Choice& beside : Neighbours(pipeline, choice.stages, fastest_s).take()) {
+      for (const Assignment& beside : Neighbours(pipeline, assignment.stages, fastest_s).take()) {
         if (timed == most_timed) break;
         if (!seen.insert(beside.stages).second) continue;
         next.push_back({beside.stages, time(beside.stages)});

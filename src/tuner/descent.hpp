@@ -1,4 +1,4 @@
-/// @file From choices to faster ones beside them.
+/// @file From assignments to faster ones beside them.
 #pragma once
 
 #include <functional>
@@ -16,12 +16,13 @@ struct Timed {
 
 using TimeOf = std::function<double(const std::vector<Point>& stages)>;
 
-/// The fastest choices that steps to neighbours lead to. The dynamic program tells choices apart by
-/// their bounds, so beside those that it offers there may be faster ones. A neighbour differs in
-/// the strategy of one stage, or of all stages that share it, on a mesh as large; or a stage gives
-/// layers to another one. Those whose bound is not below the fastest time are not timed.
-/// @param from     choices that are timed
-/// @param width    choices that each step begins with
+/// The fastest assignments that steps to neighbours lead to. The dynamic program tells assignments
+/// apart by their bounds, so beside those that it offers there may be faster ones. A neighbour
+/// differs in the strategy of one stage, or of all stages that share it, on a mesh as large; or a
+/// stage gives layers to another one. Those whose bound is not below the fastest time are not
+/// timed.
+/// @param from     assignments that are timed
+/// @param width    assignments that each step begins with
 /// @param known_s  where none is faster than that, only the fastest takes a step, and goes on while
 ///                 that helps
 /// @return of those that it met on its way at most `width`, fastest first

@@ -12,8 +12,8 @@
 
 namespace brume::tuner {
 
-/// Pareto fronts of the stages of frames that differ in their number of stages only, computed when
-/// asked for and kept.
+/// Pareto fronts of the stages of configurations that differ in their number of stages only,
+/// computed when asked for and kept.
 ///
 /// Time rises with most ratios, so a strategy that fits hides those that save more: the search
 /// climbs from the smallest ratios and stops where a stage fits with all layers stored, or is too
@@ -25,24 +25,25 @@ class Fronts {
   Fronts(const Axes& axes, AllRows& rows)
       : axes_(axes), in_memory_(axes.in_memory()), rows_(rows) {}
 
-  /// Seats that are alike have the same fronts.
-  using Alike = std::tuple<bool, bool, Kept, int>;  ///< first, last, kept, layout
-  static Alike alike(const Seat& seat);
+  /// Positions that are alike have the same fronts.
+  using Class = std::tuple<bool, bool, MemoryKey, int>;  ///< first, last, kept, layout
+  static Class class_of(const StagePosition& position);
 
   /// Computes what is missing among [least, most] layers of strategies whose stable time is at most
-  /// `threshold_s`; some slower ones may be there, too. Threads may prepare seats that are not
+  /// `threshold_s`; some slower ones may be there, too. Threads may prepare positions that are not
   /// alike at the same time.
-  void prepare(Grid& grid, const Seat& seat, int least_layers, int most_layers, double threshold_s);
+  void prepare(Grid& grid, const StagePosition& position, int least_layers, int most_layers,
+               double threshold_s);
 
-  /// Valid until strategies are struck. Prepared before.
-  const std::vector<Point>& front(const Seat& seat, int layers) const;
+  /// Valid until strategies are excluded. Prepared before.
+  const std::vector<Point>& front(const StagePosition& position, int layers) const;
 
   /// The fastest time of each number of layers 1..L were memory no matter: one point each, of
   /// least stable and whole time. No strategy is faster.
-  const std::vector<Point>& unlimited(Grid& grid, const Seat& seat);
+  const std::vector<Point>& unlimited(Grid& grid, const StagePosition& position);
 
   /// Never offers a strategy again for stages as far from the end.
-  void strike(const Seat& seat, const Strategy& strategy);
+  void exclude(const StagePosition& position, const Strategy& strategy);
 
   /// From now on a node's stages share its host memory, so its bytes count in the fronts.
   void count_host();
@@ -51,17 +52,21 @@ class Fronts {
   std::int64_t feasible() const { return feasible_; }
 
  private:
-  using Key = std::pair<Alike, int>;  ///< and layers
+  using Key = std::pair<Class, int>;  ///< and layers
 
-  static Key key(const Seat& seat, int layers) { return {alike(seat), layers}; }
-  const Axes& axes(const Seat& seat) const { return seat.mesh().disk ? axes_ : in_memory_; }
-  bool struck(const Seat& seat, const Strategy& strategy) const;
-  std::vector<Step> steps(const Seat& seat, const Strategy& from) const;
+  static Key key(const StagePosition& position, int layers) { return {class_of(position), layers}; }
+  const Axes& axes(const StagePosition& position) const {
+    return position.mesh().disk ? axes_ : in_memory_;
+  }
+  bool excluded(const StagePosition& position, const Strategy& strategy) const;
+  std::vector<Step> steps(const StagePosition& position, const Strategy& from) const;
   using Found = std::map<int, std::vector<Point>>;  ///< what fits, by layers
-  Found climb(Grid& grid, const Seat& seat, const std::vector<int>& layers, double threshold_s);
-  std::vector<Strategy> drop_slow(Grid& grid, const Seat& seat, std::vector<Strategy>& rows,
-                                  double threshold_s, const Found& found) const;
-  std::vector<Point> everything(Grid& grid, const Seat& seat, int layers);
+  Found search(Grid& grid, const StagePosition& position, const std::vector<int>& layers,
+               double threshold_s);
+  std::vector<Strategy> drop_slow(Grid& grid, const StagePosition& position,
+                                  std::vector<Strategy>& rows, double threshold_s,
+                                  const Found& found) const;
+  std::vector<Point> everything(Grid& grid, const StagePosition& position, int layers);
 
   const Axes& axes_;
   Axes in_memory_;  ///< where there is no disk
@@ -71,7 +76,7 @@ class Fronts {
   std::map<Key, std::vector<Point>> fronts_;
   std::map<std::tuple<bool, bool, int>, std::vector<Point>> unlimited_;  ///< by role, layout
   std::map<Key, double> threshold_s_;  ///< up to which a front is complete
-  std::map<Key, std::vector<Strategy>> struck_;
+  std::map<Key, std::vector<Strategy>> excluded_;
   std::atomic<std::int64_t> strategies_ = 0, feasible_ = 0;
 };
 

@@ -15,7 +15,8 @@ namespace {
 using symbolic::Expr;
 using symbolic::Tape;
 
-/// A variable of the expressions: a number of a strategy, a share, or the same for a whole seat.
+/// A variable of the expressions: a number of a strategy, a share, or the same for a whole
+/// position.
 struct Variable {
   const plan::Knob* knob;
   const StrategyNumber* number = nullptr;
@@ -48,18 +49,19 @@ const std::vector<Variable>& variables() {
   return all;
 }
 
-/// A plan that begins with the seat's stage.
-plan::Plan plan_from(const Seat& seat) {
-  plan::Plan plan{.microbatches = seat.frame.microbatches,
-                  .run_ahead = seat.frame.run_ahead,
-                  .stages = std::vector<plan::Stage>(std::size_t(seat.after) + 1)};
-  plan.stages[0] = stage_of(seat.mesh(), {});
+/// A plan that begins with the position's stage.
+plan::Plan plan_from(const StagePosition& position) {
+  plan::Plan plan{.microbatches = position.config.microbatches,
+                  .run_ahead = position.config.run_ahead,
+                  .stages = std::vector<plan::Stage>(std::size_t(position.after) + 1)};
+  plan.stages[0] = stage_of(position.mesh(), {});
   return plan;
 }
 
 /// Outputs of the tape that prices time, in its order.
 constexpr double StageTimes::*time_outputs[] = {&StageTimes::stable_s, &StageTimes::delta_s,
-                                                &StageTimes::less_s, &StageTimes::alone_delta_s};
+                                                &StageTimes::early_send_s,
+                                                &StageTimes::standalone_delta_s};
 
 /// Outputs of the tape that prices memory.
 struct MemoryOutput {
@@ -142,8 +144,8 @@ Grid::Grid(const model::Config& model, const hardware::Machine& machine, const D
 Grid::~Grid() = default;
 
 Grid::Role& Grid::role(analyzer::StageRole wanted) {
-  // How much of a stage among others is frozen depends on the stages before it, which a seat does
-  // not know: it counts as trained, until a plan is predicted.
+  // How much of a stage among others is frozen depends on the stages before it, which a position
+  // does not know: it counts as trained, until a plan is predicted.
   if (wanted.first && wanted.last) wanted.frozen = model_.frozen_blocks;
   auto& role = roles_[wanted];
   if (!role) {
@@ -155,38 +157,38 @@ Grid::Role& Grid::role(analyzer::StageRole wanted) {
     memory[MemoryOutput::disk] = e.disk_bytes;
     // Most of a time is what one layer takes, for which the numbers of layers do not matter; most
     // of the memory depends on which layer is looked at.
-    std::vector<bool> of_seat, but_layers;
+    std::vector<bool> of_position, but_layers;
     for (const Variable& variable : variables()) {
-      of_seat.push_back(!variable.of_strategy());
+      of_position.push_back(!variable.of_strategy());
       but_layers.push_back(!variable.number || !variable.number->counts_layers);
     }
     role = std::make_unique<Role>(
-        Role{Priced(objective_times(e.time, wanted), but_layers), Priced(memory, of_seat)});
+        Role{Priced(objective_times(e.time, wanted), but_layers), Priced(memory, of_position)});
   }
   return *role;
 }
 
-/// Those that follow from the seat; others are 0.
-const std::vector<double>& Grid::values(const Seat& seat) {
-  const Frame& frame = seat.frame;
-  const bool several = frame.num_stages > 1;
-  std::vector<double>& values = values_[{seat.mesh(), frame.microbatches, frame.run_ahead,
-                                         frame.in_flight(seat.after), several}];
+/// Those that follow from the position; others are 0.
+const std::vector<double>& Grid::values(const StagePosition& position) {
+  const PipelineConfig& config = position.config;
+  const bool several = config.num_stages > 1;
+  std::vector<double>& values = values_[{position.mesh(), config.microbatches, config.run_ahead,
+                                         config.in_flight(position.after), several}];
   if (!values.empty()) return values;
-  const plan::Plan plan = plan_from(seat);
+  const plan::Plan plan = plan_from(position);
   for (const Variable& variable : variables()) {
     double& value = values.emplace_back(0.0);
     if (is_knob(*variable.knob, plan::num_stages))
-      value = several ? 2.0 : 1.0;  // at least: what is known of a seat holds for more, too
+      value = several ? 2.0 : 1.0;  // at least: what is known of a position holds for more, too
     else if (is_knob(*variable.knob, plan::stage_in_flight))
-      value = frame.in_flight(seat.after);
+      value = config.in_flight(position.after);
     else if (!variable.of_strategy())
       value = plan::number(*variable.knob, plan, 0);
   }
   return values;
 }
 
-void Grid::evaluate(Priced& priced, const Seat& seat, std::span<const Point> points) {
+void Grid::evaluate(Priced& priced, const StagePosition& position, std::span<const Point> points) {
   deadline_.check();
   struct Place {
     const std::vector<double>* common;
@@ -195,7 +197,7 @@ void Grid::evaluate(Priced& priced, const Seat& seat, std::span<const Point> poi
     auto operator<=>(const Place&) const = default;
   };
   const std::vector<Variable>& all = variables();
-  std::vector<double> values = this->values(seat);
+  std::vector<double> values = this->values(position);
   std::vector<Place> places;
   places.reserve(points.size());
   for (std::size_t i = 0; i < points.size(); ++i) {
@@ -234,24 +236,24 @@ void Grid::evaluate(Priced& priced, const Seat& seat, std::span<const Point> poi
   evaluations_ += std::int64_t(points.size() * outputs_.size());
 }
 
-void Grid::price_time(const Seat& seat, std::span<Point> points) {
-  evaluate(role(seat.role()).time, seat, points);
+void Grid::price_time(const StagePosition& position, std::span<Point> points) {
+  evaluate(role(position.role()).time, position, points);
   for (std::size_t i = 0; i < points.size(); ++i)
     for (std::size_t o = 0; o < outputs_.size(); ++o) points[i].*time_outputs[o] = outputs_[o][i];
 }
 
 /// Adds to the peaks what waits for the second part of its backward. The first part of a microbatch
 /// ends with that of all layers but the last in the place of what its forward kept.
-void Grid::add_between_parts(const Seat& seat, std::span<const Point> points) {
-  const auto [known, fresh] = between_parts_bytes_.try_emplace(seat.mesh());
+void Grid::add_between_parts(const StagePosition& position, std::span<const Point> points) {
+  const auto [known, fresh] = between_parts_bytes_.try_emplace(position.mesh());
   for (int stored = 0; fresh && stored <= 1; ++stored) {
-    plan::Stage stage = stage_of(seat.mesh(), {});
+    plan::Stage stage = stage_of(position.mesh(), {});
     stage.layers = 1;
     stage.stored_layers = stored;
     known->second[std::size_t(stored)] = analyzer::between_parts_bytes(stage, model_);
   }
   const auto [bytes, stored_bytes] = known->second;
-  const int lag = seat.frame.kept(seat.after).lag;
+  const int lag = position.config.memory_key(position.after).lag;
   for (std::size_t i = 0; i < points.size(); ++i) {
     const int layers = points[i].layers(), stored = points[i].strategy.stored_layers();
     const double all = (layers - stored) * bytes + stored * stored_bytes;
@@ -260,13 +262,13 @@ void Grid::add_between_parts(const Seat& seat, std::span<const Point> points) {
   }
 }
 
-void Grid::price_memory(const Seat& seat, std::span<Point> points) {
-  evaluate(role(seat.role()).memory, seat, points);
-  if (seat.frame.zero_bubble) add_between_parts(seat, points);
+void Grid::price_memory(const StagePosition& position, std::span<Point> points) {
+  evaluate(role(position.role()).memory, position, points);
+  if (position.config.zero_bubble) add_between_parts(position, points);
   for (std::size_t i = 0; i < points.size(); ++i) {
     points[i].device_bytes = std::max(outputs_[MemoryOutput::forward_peak][i],
                                       outputs_[MemoryOutput::backward_peak][i]) *
-                             (1.0 + seat.frame.memory_error);
+                             (1.0 + position.config.memory_error);
     points[i].host_bytes = outputs_[MemoryOutput::host][i];
     points[i].disk_bytes = outputs_[MemoryOutput::disk][i];
   }

@@ -24,8 +24,10 @@ class Grid {
   Grid(const model::Config& model, const hardware::Machine& machine, const Deadline& deadline);
   ~Grid();
 
-  void price_time(const Seat& seat, std::span<Point> points);    ///< sets stable and delta
-  void price_memory(const Seat& seat, std::span<Point> points);  ///< sets bytes on each tier
+  void price_time(const StagePosition& position,
+                  std::span<Point> points);  ///< sets stable and delta
+  void price_memory(const StagePosition& position,
+                    std::span<Point> points);  ///< sets bytes on each tier
 
   /// Seconds of messages between stages of these layouts, which share a node where they can
   /// (analyzer/messages.hpp).
@@ -47,9 +49,9 @@ class Grid {
   struct Priced;
   struct Role;
   Role& role(analyzer::StageRole wanted);
-  const std::vector<double>& values(const Seat& seat);
-  void evaluate(Priced& priced, const Seat& seat, std::span<const Point> points);
-  void add_between_parts(const Seat& seat, std::span<const Point> points);
+  const std::vector<double>& values(const StagePosition& position);
+  void evaluate(Priced& priced, const StagePosition& position, std::span<const Point> points);
+  void add_between_parts(const StagePosition& position, std::span<const Point> points);
 
   const model::Config& model_;
   const hardware::Machine& machine_;
@@ -59,8 +61,8 @@ class Grid {
   std::map<std::pair<Layout, Layout>, double> streams_s_;
   std::map<std::tuple<Layout, Layout, bool>, double> tied_gradients_s_;
   std::map<Layout, std::array<double, 2>> between_parts_bytes_;  ///< of a layer, of a stored one
-  /// Variables of a seat, by layout, microbatches, run-ahead, those in flight, whether there are
-  /// others.
+  /// Variables of a position, by layout, microbatches, run-ahead, those in flight, whether there
+  /// are others.
   std::map<std::tuple<Layout, int, int, double, bool>, std::vector<double>> values_;
   std::array<std::vector<double>, 4> outputs_;  ///< columns of the last evaluation
   std::array<std::vector<double>, 4> results_;  ///< the same in the order of its batches

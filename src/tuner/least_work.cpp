@@ -36,8 +36,9 @@ std::vector<Segments> parts_of(const model::Config& model) {
 
 }  // namespace
 
-double least_work_s(const std::vector<Frame>& frames, const model::Config& model, int global_batch,
-                    const hardware::Cluster& cluster, const hardware::Machine& machine) {
+double least_work_s(const std::vector<PipelineConfig>& configs, const model::Config& model,
+                    int global_batch, const hardware::Cluster& cluster,
+                    const hardware::Machine& machine) {
   const auto parts = parts_of(model);
   const model::Expr head_pieces = model::head_pieces(model).count;
   // Of a sequence in each part, on one device [s]; by group, microbatch, tp.
@@ -60,9 +61,9 @@ double least_work_s(const std::vector<Frame>& frames, const model::Config& model
     return entry->second;
   };
   double least_s = infinity;
-  for (const Frame& frame : frames) {
+  for (const PipelineConfig& config : configs) {
     std::vector<double> fastest_s(parts.size(), infinity);
-    for (const Layout& layout : frame.layouts)
+    for (const Layout& layout : config.layouts)
       for (std::size_t i = 0; i < parts.size(); ++i)
         fastest_s[i] = std::min(fastest_s[i], work_s(layout)[i]);
     double sum_s = 0.0;

@@ -8,15 +8,16 @@
 
 namespace brume::tuner {
 
-/// Seconds that no plan of these frames is simulated below, whatever it overlaps and saves: its
-/// kernels' own times, each part of the model in the layout that is best for it, on devices that
-/// never wait.
+/// Seconds that no plan of these configurations is simulated below, whatever it overlaps and saves:
+/// its kernels' own times, each part of the model in the layout that is best for it, on devices
+/// that never wait.
 ///
-///   min over frames of  B / devices  sum over parts of  min over layouts of  tp / b  (F + B)(b,
-///   tp)
+///   min over configurations of  B / devices  sum over parts of  min over layouts of  tp / b  (F +
+///   B)(b, tp)
 ///
 /// Recomputation, updates, transfers, interference and the pipeline's fill come on top.
-double least_work_s(const std::vector<Frame>& frames, const model::Config& model, int global_batch,
-                    const hardware::Cluster& cluster, const hardware::Machine& machine);
+double least_work_s(const std::vector<PipelineConfig>& configs, const model::Config& model,
+                    int global_batch, const hardware::Cluster& cluster,
+                    const hardware::Machine& machine);
 
 }  // namespace brume::tuner

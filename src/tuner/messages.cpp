@@ -7,11 +7,12 @@
 
 namespace brume::tuner {
 
-MessageTable::MessageTable(Grid& grid, const Frame& frame, const hardware::Cluster& cluster)
-    : count_(frame.layouts.size()) {
-  if (frame.num_stages == 1) return;
-  for (const Layout& from : frame.layouts)
-    for (const Layout& to : frame.layouts) streams_s_.push_back(grid.stream_s(from, to));
+MessageTable::MessageTable(Grid& grid, const PipelineConfig& config,
+                           const hardware::Cluster& cluster)
+    : count_(config.layouts.size()) {
+  if (config.num_stages == 1) return;
+  for (const Layout& from : config.layouts)
+    for (const Layout& to : config.layouts) streams_s_.push_back(grid.stream_s(from, to));
   least_stream_s_ = *std::ranges::min_element(streams_s_);
   const int count = int(count_);
   for (int a = 0; a < count; ++a)
@@ -29,9 +30,9 @@ MessageTable::MessageTable(Grid& grid, const Frame& frame, const hardware::Clust
     const int of_node = grid.machine().profile(0).key.ranks_per_node;
     return (first.devices() - 1) / of_node == (cluster.devices() - last.devices()) / of_node;
   };
-  for (const Layout& last : frame.layouts) {
+  for (const Layout& last : config.layouts) {
     double& least_s = tied_gradients_s_.emplace_back(infinity);
-    for (const Layout& first : frame.layouts)
+    for (const Layout& first : config.layouts)
       least_s = std::min(least_s, grid.tied_gradient_s(first, last, on_one_node(first, last)));
   }
 }

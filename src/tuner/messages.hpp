@@ -1,4 +1,4 @@
-/// @file What messages between the stages of a frame take, by their layouts.
+/// @file What messages between the stages of a configuration take, by their layouts.
 #pragma once
 
 #include <cstddef>
@@ -9,16 +9,16 @@
 namespace brume::tuner {
 
 class Grid;
-struct Frame;
+struct PipelineConfig;
 
-/// Seconds of messages between any two layouts of a frame that stand beside each other, and of
-/// those of a tied head. Meshes smaller than a node are taken to share one, so that no plan's
+/// Seconds of messages between any two layouts of a configuration that stand beside each other, and
+/// of those of a tied head. Meshes smaller than a node are taken to share one, so that no plan's
 /// messages are faster.
 class MessageTable {
  public:
   /// Messages that take no time.
   MessageTable() = default;
-  MessageTable(Grid& grid, const Frame& frame, const hardware::Cluster& cluster);
+  MessageTable(Grid& grid, const PipelineConfig& config, const hardware::Cluster& cluster);
 
   // A layout may be -1, not known: then its messages are the fastest ones.
 

@@ -71,7 +71,7 @@ glp_prob* load(const Program& program) {
   return problem;
 }
 
-/// Only pointers and numbers live here: an abort jumps over this frame without destructors.
+/// Only pointers and numbers live here: an abort jumps over this configuration without destructors.
 void run(const Program& program, double* bound) {
   glp_term_out(GLP_OFF);
   glp_prob* problem = load(program);
@@ -98,7 +98,7 @@ double solve(const Program& program) {
   } else {
     bound = -infinity;
   }
-  // Frees what an abort left half-made, and forgets the hook into this frame.
+  // Frees what an abort left half-made, and forgets the hook into this configuration.
   glp_free_env();
   return bound;
 }
@@ -198,16 +198,16 @@ class Formulation {
 
   /// The terms of pipeline.hpp's maximum that stand for one stage: iteration >= each of them.
   void add_time_rows(std::size_t stage) {
-    const Frame& frame = pipeline_.frame;
-    const int after = frame.num_stages - 1 - int(stage), in_flight = int(frame.in_flight(after));
-    const double trips = tuner::trips(frame, after), all = frame.microbatches;
+    const PipelineConfig& config = pipeline_.config;
+    const int after = config.num_stages - 1 - int(stage), in_flight = int(config.in_flight(after));
+    const double trips = tuner::trips(config, after), all = config.microbatches;
     add_time_row(stage, {.stable = all, .less = 0.0, .later = 0.0});
     add_time_row(stage, {.stable = all - in_flight, .less = 0.0, .later = 1.0});
-    if (in_flight + 1 < frame.microbatches)
+    if (in_flight + 1 < config.microbatches)
       add_time_row(stage, {.stable = all - in_flight, .less = 1.0, .later = 2.0});
     add_time_row(stage, {.stable = trips, .less = trips - 1.0, .later = trips});
     if (after > 0) {
-      const Turns turns(frame, after);
+      const Turns turns(config, after);
       const double own = turns.count + turns.later_flight;
       add_time_row(
           stage,
@@ -231,11 +231,11 @@ class Formulation {
       }
       for (const Chosen& chosen : chosen_[j]) {
         const Point& point = *chosen.point;
-        const double seconds = j < stage ? point.whole_s()
-                               : j == stage
-                                   ? terms.stable * point.stable_s - terms.less * point.less_s +
-                                         (terms.whole ? point.delta_s : 0.0)
-                                   : trips * point.shortest_s();
+        const double seconds = j < stage    ? point.fill_s()
+                               : j == stage ? terms.stable * point.stable_s -
+                                                  terms.less * point.early_send_s +
+                                                  (terms.whole ? point.delta_s : 0.0)
+                                            : trips * point.shortest_s();
         if (seconds != 0.0) row.add(chosen.column, -seconds / unit_s_);
       }
     }
@@ -249,10 +249,10 @@ class Formulation {
     row.add(iteration_, 1.0);
     for (const Chosen& chosen : chosen_[stage]) {
       const Point& point = *chosen.point;
-      double seconds = point.alone_s();
+      double seconds = point.standalone_s();
       if (sends_table)
         seconds = std::max(seconds, pipeline_.messages.tied_gradient_s(point.layout));
-      seconds += (pipeline_.frame.microbatches - 1) * point.stable_s;
+      seconds += (pipeline_.config.microbatches - 1) * point.stable_s;
       row.add(chosen.column, -seconds / unit_s_);
     }
     program_.rows.push_back(std::move(row));
@@ -273,7 +273,7 @@ double milp_bound_s(const Pipeline& pipeline, double time_limit_s) {
   for (const auto& cells : pipeline.cells)
     for (const Cell& cell : cells)
       for (const Point& point : cell.points)
-        unit_s = std::max(unit_s, pipeline.frame.microbatches * point.stable_s);
+        unit_s = std::max(unit_s, pipeline.config.microbatches * point.stable_s);
   if (unit_s == 0.0) return -infinity;
   Formulation formulation(pipeline, unit_s);
   formulation.program().time_limit_ms = int(std::clamp(time_limit_s * 1000.0, 1.0, 1e9));

@@ -17,11 +17,11 @@ namespace brume::tuner {
 /// and predictions of chunks are up to a tenth too low where messages count. So nothing is proven
 /// of them: once the fastest plan of 1F1B is known, those are placed and simulated that are
 /// predicted to be faster, and count where they are simulated to be: the best one that fits of each
-/// frame, and of few of these.
+/// configuration, and of few of these.
 class OtherOrders {
  public:
   /// @param like  only plans that are cut as this one is, in its order, but for run-ahead
-  OtherOrders(const Question& question, Team& team, const plan::Plan* like = nullptr);
+  OtherOrders(const SearchInput& input, WorkerPool& workers, const plan::Plan* like = nullptr);
 
   /// The plan that should be placed next, were plans of `known_s` known; none when none is worth
   /// it.
@@ -31,21 +31,21 @@ class OtherOrders {
   static double worth_s(double known_s);
 
   /// It was seen not to fit.
-  void strike(const Found& found);
+  void exclude(const Found& found);
 
   void add_to(Search& statistics) const;
 
  private:
-  OtherOrders(const Question& question, Team& team, std::vector<Frame> frames);
+  OtherOrders(const SearchInput& input, WorkerPool& workers, std::vector<PipelineConfig> configs);
   /// Microbatches, chunks, whether backwards are in two parts, dp, tp.
   using Kind = std::tuple<int, int, bool, int, int>;
   static Kind kind_of(const plan::Plan& plan);
-  static std::vector<Frame> frames_of(const Question& question, const plan::Plan* like);
+  static std::vector<PipelineConfig> configs_of(const SearchInput& input, const plan::Plan* like);
   double fitting_share(const analyzer::Prediction& prediction) const;
 
-  const Question& question_;
-  Team& team_;
-  int num_frames_;
+  const SearchInput& input_;
+  WorkerPool& workers_;
+  int num_configs_;
   Searcher searcher_;
   std::set<std::pair<Kind, int>> seen_;  ///< and run-ahead, of the plans that were returned
   int placed_ = 0;

@@ -12,13 +12,13 @@
 namespace brume::tuner {
 namespace {
 
-/// What the objective asks of a frame for a stage with so many after it.
+/// What the objective asks of a configuration for a stage with so many after it.
 struct Counts {
-  Counts(const Frame& frame, int after)
-      : after(after), trips(tuner::trips(frame, after)), fill_share(frame.fill_share()) {
-    if (!frame.is_1f1b()) return;
-    in_flight = int(frame.in_flight(after));
-    if (after > 0) turns.emplace(frame, after);
+  Counts(const PipelineConfig& config, int after)
+      : after(after), trips(tuner::trips(config, after)), fill_share(config.fill_share()) {
+    if (!config.is_1f1b()) return;
+    in_flight = int(config.in_flight(after));
+    if (after > 0) turns.emplace(config, after);
   }
 
   int after;
@@ -30,9 +30,10 @@ struct Counts {
 
 /// For how long a stage waits while the first microbatch goes through those after it and back, and
 /// while the last one does.
-double idle_s(const Frame& frame, const Counts& counts, const Point& point, double round_s) {
-  const double rounds_s = counts.in_flight + 1 < frame.microbatches
-                              ? std::max(round_s, 2.0 * round_s - point.less_s)
+double idle_s(const PipelineConfig& config, const Counts& counts, const Point& point,
+              double round_s) {
+  const double rounds_s = counts.in_flight + 1 < config.microbatches
+                              ? std::max(round_s, 2.0 * round_s - point.early_send_s)
                               : round_s;
   return std::max(0.0, rounds_s - counts.in_flight * point.stable_s);
 }
@@ -46,29 +47,31 @@ double turns_s(const Counts& counts, const Label& label, const Label& later, dou
 /// The objective of pipeline.hpp with one stage more in front of those of a label.
 Label in_front(const Pipeline& pipeline, const Counts& counts, const Label& later,
                const Point& point) {
-  const Frame& frame = pipeline.frame;
+  const PipelineConfig& config = pipeline.config;
   const bool is_last = counts.after == 0;
   const double way_s = is_last ? 0.0 : 2.0 * pipeline.messages.stream_s(point.layout, later.layout);
-  const double ways_s = frame.chunks * way_s;
+  const double ways_s = config.chunks * way_s;
   const double t = point.stable_s;
   Label label{.trip_s = point.shortest_s() + ways_s + later.trip_s,
               .front_s = point.shortest_s(),
               .least_s = 0.0,
-              .alone_s = std::max(later.alone_s, (frame.microbatches - 1) * t + point.alone_s()),
+              .standalone_s = std::max(later.standalone_s,
+                                       (config.microbatches - 1) * t + point.standalone_s()),
               .layout = point.layout,
               .point = &point};
-  const double round_s = ways_s + later.trip_s, own_s = frame.microbatches * t + point.delta_s;
-  const double trips_s = (counts.trips - 1) * label.trip_s + point.whole_s() + round_s;
+  const double round_s = ways_s + later.trip_s, own_s = config.microbatches * t + point.delta_s;
+  const double trips_s = (counts.trips - 1) * label.trip_s + point.fill_s() + round_s;
   label.least_s =
-      std::max(trips_s, own_s + (frame.is_1f1b() ? idle_s(frame, counts, point, round_s) : 0.0));
+      std::max(trips_s, own_s + (config.is_1f1b() ? idle_s(config, counts, point, round_s) : 0.0));
   if (!is_last)
-    label.least_s = std::max(
-        {label.least_s,
-         frame.is_1f1b() ? turns_s(counts, label, later, way_s) : frame.microbatches * ways_s / 2.0,
-         counts.fill_share * point.whole_s() + way_s + later.least_s});
-  if (is_last && frame.num_stages > 1)
-    label.alone_s = std::max(label.alone_s, (frame.microbatches - 1) * t +
-                                                pipeline.messages.tied_gradient_s(point.layout));
+    label.least_s = std::max({label.least_s,
+                              config.is_1f1b() ? turns_s(counts, label, later, way_s)
+                                               : config.microbatches * ways_s / 2.0,
+                              counts.fill_share * point.fill_s() + way_s + later.least_s});
+  if (is_last && config.num_stages > 1)
+    label.standalone_s =
+        std::max(label.standalone_s,
+                 (config.microbatches - 1) * t + pipeline.messages.tied_gradient_s(point.layout));
   return label;
 }
 
@@ -82,14 +85,14 @@ class DynamicProgram {
         prices_(prices),
         most_labels_(most_labels) {
     for (std::size_t after = 0; after < pipeline.cells.size(); ++after) {
-      counts_.emplace_back(pipeline.frame, int(after));
+      counts_.emplace_back(pipeline.config, int(after));
       meshes_.push_back(meshes(pipeline.cells[after], thresholds_s[after]));
     }
-    capacity_.emplace(rooms(), pipeline.cluster, pipeline.deadline);
+    capacity_.emplace(capacities(), pipeline.cluster, pipeline.deadline);
     bound_rest();
   }
 
-  Choices solve();
+  Assignments solve();
 
  private:
   using Meshes = std::vector<Mesh>;
@@ -100,14 +103,14 @@ class DynamicProgram {
 
   Meshes meshes(const std::vector<Cell>& cells, double threshold_s) const;
   bool no_better(const Point& point, const Point& other, bool shares_host) const;
-  Rooms rooms() const;
+  StageCapacities capacities() const;
   void bound_rest();
   double rest_s(std::size_t placed, std::size_t use, int layers) const;
   bool add_host(Label& label, const Label& later, std::size_t from, std::size_t use,
                 const Mesh& mesh) const;
   void extend(int after, const States::State& from, States& next);
   void extend(int after, const States::State& from, const Mesh& mesh, const Arc& arc, States& next);
-  void offer(std::vector<Entry>& labels, const Label& label);
+  void insert(std::vector<Entry>& labels, const Label& label);
   /// Whether a label whose times are no longer is at least as good in all else.
   bool no_worse(const Label& a, const Label& b) const {
     if (!pipeline_.messages.no_slower(a.layout, b.layout)) return false;
@@ -133,8 +136,8 @@ class DynamicProgram {
 
 /// Whether another point of as many layers on as many devices is at least as good.
 bool DynamicProgram::no_better(const Point& point, const Point& other, bool shares_host) const {
-  return other.stable_s <= point.stable_s && other.whole_s() <= point.whole_s() &&
-         other.shortest_s() <= point.shortest_s() && other.alone_s() <= point.alone_s() &&
+  return other.stable_s <= point.stable_s && other.fill_s() <= point.fill_s() &&
+         other.shortest_s() <= point.shortest_s() && other.standalone_s() <= point.standalone_s() &&
          (!shares_host || other.host_bytes <= point.host_bytes) &&
          pipeline_.messages.no_slower(other.layout, point.layout) &&
          pipeline_.messages.tied_gradient_s(other.layout) <=
@@ -154,7 +157,7 @@ DynamicProgram::Meshes DynamicProgram::meshes(const std::vector<Cell>& cells,
   Meshes found;
   for (auto& [key, points] : all) {
     std::ranges::stable_sort(points, {}, [](const Point* p) {
-      return std::pair{p->stable_s, p->whole_s()};
+      return std::pair{p->stable_s, p->fill_s()};
     });
     const auto [of, devices, layers] = key;
     const bool shares_host = pipeline_.host_matters && devices < group(of).devices_per_node;
@@ -171,19 +174,19 @@ DynamicProgram::Meshes DynamicProgram::meshes(const std::vector<Cell>& cells,
   return found;
 }
 
-Rooms DynamicProgram::rooms() const {
-  Rooms rooms;
+StageCapacities DynamicProgram::capacities() const {
+  StageCapacities capacities;
   for (const Meshes& meshes : meshes_) {
     std::map<std::pair<int, int>, int> most;  // layers, by group and devices
     for (const Mesh& mesh : meshes) {
       int& layers = most[{mesh.group, mesh.devices}];
       layers = std::max(layers, mesh.arcs.back().layers);
     }
-    rooms.emplace_back();
+    capacities.emplace_back();
     for (const auto& [mesh, layers] : most)
-      rooms.back().push_back({mesh.first, mesh.second, layers});
+      capacities.back().push_back({mesh.first, mesh.second, layers});
   }
-  return rooms;
+  return capacities;
 }
 
 /// Whatever stages come before, they take at least so long together.
@@ -196,12 +199,12 @@ void DynamicProgram::bound_rest() {
     double least_s = infinity, layer_s = rest_layer_s_[after + 1], priced_s = infinity;
     for (const Mesh& mesh : meshes_[after])
       for (const Arc& arc : mesh.arcs) {
-        double whole_s = infinity;
-        for (const Point* point : arc.points) whole_s = std::min(whole_s, point->whole_s());
-        least_s = std::min(least_s, whole_s);
-        layer_s = std::min(layer_s, whole_s / arc.layers);
+        double fill_s = infinity;
+        for (const Point* point : arc.points) fill_s = std::min(fill_s, point->fill_s());
+        least_s = std::min(least_s, fill_s);
+        layer_s = std::min(layer_s, fill_s / arc.layers);
         priced_s =
-            std::min(priced_s, whole_s + prices_.device_s[std::size_t(mesh.group)] * mesh.devices -
+            std::min(priced_s, fill_s + prices_.device_s[std::size_t(mesh.group)] * mesh.devices -
                                    prices_.layer_s * arc.layers);
       }
     rest_s_[after] = rest_s_[after + 1] + least_s;
@@ -215,10 +218,10 @@ void DynamicProgram::bound_rest() {
 double DynamicProgram::rest_s(std::size_t placed, std::size_t use, int layers) const {
   double priced_s = rest_priced_s_[placed] + prices_.layer_s * layers;
   for (int g = 0; g < num_groups_; ++g)
-    priced_s -= prices_.device_s[std::size_t(g)] * capacity_->uses().left(use, g);
-  const int messages = pipeline_.frame.num_stages - int(placed);
+    priced_s -= prices_.device_s[std::size_t(g)] * capacity_->usage().left(use, g);
+  const int messages = pipeline_.config.num_stages - int(placed);
   return 2.0 * messages * pipeline_.messages.least_stream_s() +
-         pipeline_.frame.fill_share() *
+         pipeline_.config.fill_share() *
              std::max({rest_s_[placed], layers == 0 ? 0.0 : layers * rest_layer_s_[placed],
                        priced_s * (1.0 - bound_rounding)});
 }
@@ -230,7 +233,7 @@ bool DynamicProgram::add_host(Label& label, const Label& later, std::size_t from
   const hardware::NodeGroup& of = group(mesh.group);
   if (mesh.devices > of.devices_per_node) return true;
   const auto within_node = [&](std::size_t at) {
-    return capacity_->uses().left(at, mesh.group) % of.devices_per_node != 0;
+    return capacity_->usage().left(at, mesh.group) % of.devices_per_node != 0;
   };
   double& bytes = label.host_bytes[std::size_t(mesh.group)];
   bytes = mesh.devices * label.point->host_bytes + (within_node(from) ? bytes : 0.0);
@@ -247,7 +250,7 @@ bool no_longer(const Label::Times& a, const Label::Times& b) {
   return no_longer == a.size();
 }
 
-void DynamicProgram::offer(std::vector<Entry>& labels, const Label& label) {
+void DynamicProgram::insert(std::vector<Entry>& labels, const Label& label) {
   const Label::Times times_s = label.times_s();
   const auto known = [&](const Entry& entry) -> Label& {
     return labels_[std::size_t(entry.label)];
@@ -273,7 +276,7 @@ void DynamicProgram::offer(std::vector<Entry>& labels, const Label& label) {
   merged.trip_s = std::min(merged.trip_s, label.trip_s);
   merged.front_s = std::min(merged.front_s, label.front_s);
   merged.least_s = std::min(merged.least_s, label.least_s);
-  merged.alone_s = std::min(merged.alone_s, label.alone_s);
+  merged.standalone_s = std::min(merged.standalone_s, label.standalone_s);
   for (std::size_t g = 0; g < merged.host_bytes.size(); ++g)
     merged.host_bytes[g] = std::min(merged.host_bytes[g], label.host_bytes[g]);
   labels.back() = {merged.times_s(), id};
@@ -283,13 +286,14 @@ void DynamicProgram::offer(std::vector<Entry>& labels, const Label& label) {
 void DynamicProgram::extend(int after, const States::State& from, States& next) {
   pipeline_.deadline.check();
   const int placed = after + 1, others = pipeline_.num_layers - from.layers;
-  const bool is_first = placed == pipeline_.frame.num_stages;
-  const Uses& uses = capacity_->uses();
+  const bool is_first = placed == pipeline_.config.num_stages;
+  const DeviceUsage& usage = capacity_->usage();
   for (const Mesh& mesh : meshes_[std::size_t(after)]) {
-    if (!uses.takes(from.use, mesh.group, mesh.devices)) continue;
-    const int room = capacity_->first(placed, uses.with(from.use, mesh.group, mesh.devices));
-    if (room < 0) continue;
-    for (auto arc = std::ranges::lower_bound(mesh.arcs, others - room, {}, &Arc::layers);
+    if (!usage.takes(from.use, mesh.group, mesh.devices)) continue;
+    const int others_hold =
+        capacity_->first(placed, usage.with(from.use, mesh.group, mesh.devices));
+    if (others_hold < 0) continue;
+    for (auto arc = std::ranges::lower_bound(mesh.arcs, others - others_hold, {}, &Arc::layers);
          arc != mesh.arcs.end() && arc->layers <= others; ++arc)
       if (is_first == (arc->layers == others)) extend(after, from, mesh, *arc, next);
   }
@@ -297,7 +301,7 @@ void DynamicProgram::extend(int after, const States::State& from, States& next) 
 
 void DynamicProgram::extend(int after, const States::State& from, const Mesh& mesh, const Arc& arc,
                             States& next) {
-  const std::size_t use = capacity_->uses().with(from.use, mesh.group, mesh.devices);
+  const std::size_t use = capacity_->usage().with(from.use, mesh.group, mesh.devices);
   const double rest_s =
       this->rest_s(std::size_t(after) + 1, use, pipeline_.num_layers - from.layers - arc.layers);
   const Counts& counts = counts_[std::size_t(after)];
@@ -306,30 +310,30 @@ void DynamicProgram::extend(int after, const States::State& from, const Mesh& me
     for (const Point* point : arc.points) {
       Label label = in_front(pipeline_, counts, labels_[std::size_t(id)], *point);
       label.next = id;
-      if (std::max(label.least_s + rest_s, label.alone_s) >= cutoff_s_) continue;
+      if (std::max(label.least_s + rest_s, label.standalone_s) >= cutoff_s_) continue;
       if (pipeline_.host_matters && !add_host(label, labels_[std::size_t(id)], from.use, use, mesh))
         continue;
       if (!labels) labels = &next.labels(use, from.layers + arc.layers);
-      offer(*labels, label);
+      insert(*labels, label);
     }
 }
 
-Choices DynamicProgram::solve() {
-  Choices found{.bound_s = cutoff_s_, .best = {}};
+Assignments DynamicProgram::solve() {
+  Assignments found{.bound_s = cutoff_s_, .best = {}};
   if (capacity_->first(0, 0) < pipeline_.num_layers) return {};
-  States next(capacity_->uses().size(), pipeline_.num_layers);
+  States next(capacity_->usage().size(), pipeline_.num_layers);
   labels_.emplace_back();
   next.labels(0, 0) = {{{}, 0}};
-  for (int after = 0; after < pipeline_.frame.num_stages; ++after)
+  for (int after = 0; after < pipeline_.config.num_stages; ++after)
     for (const States::State& state : next.take()) extend(after, state, next);
   for (const States::State& state : next.take())
     for (auto [times_s, id] : state.labels) {
-      Choice& choice = found.best.emplace_back();
-      choice.least_s = labels_[std::size_t(id)].bound_s();
+      Assignment& assignment = found.best.emplace_back();
+      assignment.least_s = labels_[std::size_t(id)].bound_s();
       for (; labels_[std::size_t(id)].point; id = labels_[std::size_t(id)].next)
-        choice.stages.push_back(*labels_[std::size_t(id)].point);
+        assignment.stages.push_back(*labels_[std::size_t(id)].point);
     }
-  std::ranges::stable_sort(found.best, {}, &Choice::least_s);
+  std::ranges::stable_sort(found.best, {}, &Assignment::least_s);
   if (!found.best.empty()) found.bound_s = found.best[0].least_s;
   found.merged = merged_;
   return found;
@@ -337,21 +341,21 @@ Choices DynamicProgram::solve() {
 
 }  // namespace
 
-Turns::Turns(const Frame& frame, int after)
-    : later_flight(int(frame.in_flight(after - 1))),
-      count((frame.microbatches - 1 - later_flight) /
-                (int(frame.in_flight(after)) - later_flight + 1) +
+Turns::Turns(const PipelineConfig& config, int after)
+    : later_flight(int(config.in_flight(after - 1))),
+      count((config.microbatches - 1 - later_flight) /
+                (int(config.in_flight(after)) - later_flight + 1) +
             1) {}
 
-int trips(const Frame& frame, int after) {
-  if (!frame.is_1f1b()) return 1;
-  return (frame.microbatches - 1) / (int(frame.in_flight(after)) + 1) + 1;
+int trips(const PipelineConfig& config, int after) {
+  if (!config.is_1f1b()) return 1;
+  return (config.microbatches - 1) / (int(config.in_flight(after)) + 1) + 1;
 }
 
 double least_s(const Pipeline& pipeline, const std::vector<Point>& stages) {
   Label label;
   for (int after = 0; after < int(stages.size()); ++after)
-    label = in_front(pipeline, Counts(pipeline.frame, after), label,
+    label = in_front(pipeline, Counts(pipeline.config, after), label,
                      stages[stages.size() - 1 - std::size_t(after)]);
   return label.bound_s();
 }
@@ -371,8 +375,8 @@ bool fits_host(const Pipeline& pipeline, const std::vector<Point>& stages) {
   return true;
 }
 
-Choices best_choices(const Pipeline& pipeline, const std::vector<double>& thresholds_s,
-                     double cutoff_s, const Prices& prices, std::size_t most_labels) {
+Assignments best_assignments(const Pipeline& pipeline, const std::vector<double>& thresholds_s,
+                             double cutoff_s, const Prices& prices, std::size_t most_labels) {
   return DynamicProgram(pipeline, thresholds_s, cutoff_s, prices, most_labels).solve();
 }
 

@@ -31,7 +31,7 @@
 ///   max_i [ sum_{j<i} (w_j / v + 2 m_j) + max((G - 1) t_i + w_i, v G m_i, w_i + R_i) ]
 ///
 /// with v m_j in the place of m_j in R_i. Where backwards are in two parts it is the same with a
-/// third of w_j, run ahead a quarter (Frame::fill_share), and v = 1 elsewhere.
+/// third of w_j, run ahead a quarter (PipelineConfig::fill_share), and v = 1 elsewhere.
 #pragma once
 
 #include <span>
@@ -54,7 +54,7 @@ struct Cell {
 };
 
 struct Pipeline {
-  const Frame& frame;
+  const PipelineConfig& config;
   const MessageTable& messages;
   int num_layers = 0;
   const hardware::Cluster& cluster;
@@ -62,29 +62,29 @@ struct Pipeline {
   bool host_matters = false;             ///< a node's stages share its host memory
   std::vector<std::vector<Cell>> cells;  ///< [stages after]
 
-  const Layout& layout(const Cell& cell) const { return frame.layouts[std::size_t(cell.layout)]; }
-  const Layout& layout(const Point& p) const { return frame.layouts[std::size_t(p.layout)]; }
+  const Layout& layout(const Cell& cell) const { return config.layouts[std::size_t(cell.layout)]; }
+  const Layout& layout(const Point& p) const { return config.layouts[std::size_t(p.layout)]; }
 };
 
 /// One point of each stage, first stage first, and its bound.
-struct Choice {
+struct Assignment {
   std::vector<Point> stages;
   double least_s = infinity;
 };
 
 /// In how many trips through the stages from this one on and back microbatches go at least, where
 /// each of these waits for the one before it.
-int trips(const Frame& frame, int after);
+int trips(const PipelineConfig& config, int after);
 
 /// The turns that a stage of 1F1B and the next one take.
 struct Turns {
-  Turns(const Frame& frame, int after);
+  Turns(const PipelineConfig& config, int after);
 
   int later_flight;  ///< in the next stage
   int count;
 };
 
-/// The objective of a choice [s].
+/// The objective of an assignment [s].
 double least_s(const Pipeline& pipeline, const std::vector<Point>& stages);
 
 /// Each group's devices stand in the order of stages; a node's stages together must not exceed its
@@ -92,11 +92,11 @@ double least_s(const Pipeline& pipeline, const std::vector<Point>& stages);
 bool fits_host(const Pipeline& pipeline, const std::vector<Point>& stages);
 
 /// What the dynamic program finds under a cutoff.
-struct Choices {
-  double bound_s = infinity;  ///< proven: no choice takes less; at most the cutoff
-  std::vector<Choice> best;   ///< by rising bound; those that differ in nothing that counts once
-  bool merged = false;        ///< labels were merged: choices may take longer than their bound, and
-                              ///< may need more host memory than there is
+struct Assignments {
+  double bound_s = infinity;     ///< proven: no assignment takes less; at most the cutoff
+  std::vector<Assignment> best;  ///< by rising bound; those that differ in nothing that counts once
+  bool merged = false;  ///< labels were merged: assignments may take longer than their bound, and
+                        ///< may need more host memory than there is
 };
 
 /// Dynamic program over (stages after, devices used of each group, layers used), from the last
@@ -107,8 +107,8 @@ struct Choices {
 /// @param thresholds_s  [stages after] stable times above it are not looked at
 /// @param most_labels   of a state; more are merged into one that is at least as good as both
 /// @throws OutOfTime    when the pipeline's deadline passes
-Choices best_choices(const Pipeline& pipeline, const std::vector<double>& thresholds_s,
-                     double cutoff_s, const Prices& prices, std::size_t most_labels);
+Assignments best_assignments(const Pipeline& pipeline, const std::vector<double>& thresholds_s,
+                             double cutoff_s, const Prices& prices, std::size_t most_labels);
 
 /// The least objective of the mixed-integer program, by GLPK: -infinity where it does not get
 /// there. Meshes may straddle nodes in it, so it bounds from below. An abort of GLPK costs this

@@ -23,7 +23,7 @@ void count(Placement& placement, const plan::Plan& plan, const hardware::Cluster
   placement.groups.assign(cluster.groups.size(), {});
   for (const auto& [node, ranks] : plan::ranks_of_nodes(plan, cluster)) {
     const hardware::NodeGroup& group = cluster.groups[std::size_t(node.group)];
-    Held& held = placement.groups[std::size_t(node.group)];
+    GroupMemory& held = placement.groups[std::size_t(node.group)];
     Arenas on_node{}, most{};
     std::array<int, schedule::num_tiers> fullest{};  // the stage that takes most of the node's
     for (int rank : ranks) {
@@ -128,15 +128,15 @@ Placement sample(const plan::Plan& whole, const model::Config& model,
   return placement;
 }
 
-Coarse coarsely(const Question& question, const plan::Plan& plan, int threads) {
+Coarse coarsely(const SearchInput& input, const plan::Plan& plan, int threads) {
   // Tight placement takes long, and matters only where memory is short.
-  Coarse found{sample(plan, question.model, question.cluster, threads, question.deadline,
-                      question.packings, true)
-                   .misfit,
-               std::nullopt};
-  if (found.misfit || !executes(plan, question.model, question.cluster)) return found;
-  found.iteration_s = schedule::steady_time(plan, question.model, question.machine,
-                                            question.deadline, threads, question.packings);
+  Coarse found{
+      sample(plan, input.model, input.cluster, threads, input.deadline, input.packings, true)
+          .misfit,
+      std::nullopt};
+  if (found.misfit || !executes(plan, input.model, input.cluster)) return found;
+  found.iteration_s = schedule::steady_time(plan, input.model, input.machine, input.deadline,
+                                            threads, input.packings);
   return found;
 }
 

@@ -6,9 +6,9 @@
 
 #include "base/deadline.hpp"
 #include "hardware/machine.hpp"
-#include "question.hpp"
 #include "schedule/pack.hpp"
 #include "schedule/program.hpp"
+#include "search_input.hpp"
 #include "tuner/result.hpp"
 
 namespace brume::tuner {
@@ -16,7 +16,7 @@ namespace brume::tuner {
 /// Ranks' Programs and what their arenas take.
 struct Placement {
   std::vector<schedule::Program> programs;  ///< of all ranks, of one rank of each stage, or none
-  std::vector<Held> groups;                 ///< by group
+  std::vector<GroupMemory> groups;          ///< by group
   std::vector<std::int64_t> stage_bytes;    ///< [stage] largest arena of its ranks, among the first
                                             ///< stages, on whose ranks all others lie
   std::optional<int> misfit;  ///< a stage that does not fit; `programs` may then be empty
@@ -42,7 +42,7 @@ struct Coarse {
 
 /// Places two ranks of each stage, tightly only where they need it, and simulates as `place` would.
 /// @throws OutOfTime
-Coarse coarsely(const Question& question, const plan::Plan& plan, int threads);
+Coarse coarsely(const SearchInput& input, const plan::Plan& plan, int threads);
 
 /// From all ranks; from a sample where they are many, with one Program of each stage, or where the
 /// plan is one that does not execute. @throws OutOfTime

@@ -12,18 +12,18 @@ namespace brume::tuner {
 
 /// Times of a stage in which points compete [s].
 struct StageTimes {
-  double stable_s = 0.0;       ///< both passes of a middle microbatch
-  double delta_s = 0.0;        ///< what the first and last microbatch add, where nothing hides it
-  double less_s = 0.0;         ///< by how much the fastest microbatch's messages leave sooner
-  double alone_delta_s = 0.0;  ///< what they add where nothing hides updates
+  double stable_s = 0.0;      ///< both passes of a middle microbatch
+  double delta_s = 0.0;       ///< what the first and last microbatch add, where nothing hides it
+  double early_send_s = 0.0;  ///< by how much the fastest microbatch's messages leave sooner
+  double standalone_delta_s = 0.0;  ///< what they add where nothing hides updates
 
   /// The first forward and the last backward until their messages leave, with their updates as far
   /// as they are waited for.
-  double whole_s() const { return stable_s + delta_s; }
+  double fill_s() const { return stable_s + delta_s; }
   /// The same to their end, where nothing hides updates.
-  double alone_s() const { return stable_s + alone_delta_s; }
+  double standalone_s() const { return stable_s + standalone_delta_s; }
   /// Both passes of the microbatch that is fastest here, until their messages leave.
-  double shortest_s() const { return stable_s - less_s; }
+  double shortest_s() const { return stable_s - early_send_s; }
   /// Takes each of the four times that the other one has less of.
   void take_less_of(const StageTimes& other);
   /// True if one of the four times is less by more than rounding.
@@ -35,7 +35,7 @@ struct Point : StageTimes {
   Point() = default;
   Point(int layout, const Strategy& strategy) : layout(layout), strategy(strategy) {}
 
-  int layout = 0;  ///< index in the frame
+  int layout = 0;  ///< index in the configuration
   Strategy strategy;
   double device_bytes = 0.0;  ///< peak, per rank
   double host_bytes = 0.0;    ///< per rank

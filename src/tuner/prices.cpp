@@ -17,11 +17,12 @@ struct Cheapest {
 
 class Relaxation {
  public:
-  Relaxation(const std::vector<Alike>& stages, int num_layers, const std::vector<int>& devices,
+  Relaxation(const std::vector<StageClass>& stages, int num_layers, const std::vector<int>& devices,
              const Deadline& deadline)
       : stages_(stages), num_layers_(num_layers), devices_(devices), deadline_(deadline) {
-    for (const Alike& alike : stages)
-      for (const Option& option : alike.options) longest_s_ = std::max(longest_s_, option.whole_s);
+    for (const StageClass& stage_class : stages)
+      for (const Option& option : stage_class.options)
+        longest_s_ = std::max(longest_s_, option.fill_s);
   }
 
   double longest_s() const { return longest_s_; }
@@ -50,23 +51,23 @@ class Relaxation {
 
   Cheapest ask(const PerGroup<double>& device_s, double layer_s) const {
     Cheapest answer{layer_s * num_layers_ - all_devices_s(device_s)};
-    for (const Alike& alike : stages_) {
+    for (const StageClass& stage_class : stages_) {
       double least_s = 0.0;
       int layers = 0;
-      for (const Option& option : alike.options) {
-        const double s = option.whole_s + device_s[std::size_t(option.group)] * option.devices -
+      for (const Option& option : stage_class.options) {
+        const double s = option.fill_s + device_s[std::size_t(option.group)] * option.devices -
                          layer_s * option.layers;
         if (layers > 0 && s >= least_s) continue;
         least_s = s;
         layers = option.layers;
       }
-      answer.sum_s += alike.stages * least_s;
-      answer.layers += alike.stages * layers;
+      answer.sum_s += stage_class.stages * least_s;
+      answer.layers += stage_class.stages * layers;
     }
     return answer;
   }
 
-  const std::vector<Alike>& stages_;
+  const std::vector<StageClass>& stages_;
   int num_layers_;
   const std::vector<int>& devices_;
   const Deadline& deadline_;
@@ -101,7 +102,7 @@ Prices improved(const Relaxation& relaxation, Prices best, std::size_t group) {
 
 }  // namespace
 
-Prices best_prices(const std::vector<Alike>& stages, int num_layers,
+Prices best_prices(const std::vector<StageClass>& stages, int num_layers,
                    const std::vector<int>& devices, const Deadline& deadline) {
   const Relaxation relaxation(stages, num_layers, devices, deadline);
   Prices best = relaxation.with({});

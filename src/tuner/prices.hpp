@@ -18,11 +18,11 @@ struct Option {
   int group;
   int devices;
   int layers;
-  double whole_s;
+  double fill_s;
 };
 
 /// Stages that choose from the same options.
-struct Alike {
+struct StageClass {
   int stages;
   std::vector<Option> options;
 };
@@ -32,7 +32,7 @@ struct Alike {
 ///   sum_i t_i >= sum_i min (t + device_s devices - layer_s layers)
 ///                - sum_groups device_s all devices + layer_s all layers
 ///
-/// for every choice that uses no more devices and holds all layers, whatever the prices.
+/// for every assignment that uses no more devices and holds all layers, whatever the prices.
 struct Prices {
   PerGroup<double> device_s{};
   double layer_s = 0.0;
@@ -43,7 +43,7 @@ struct Prices {
 /// concave; of several groups' devices one price after the other.
 /// @param devices   by group
 /// @throws OutOfTime
-Prices best_prices(const std::vector<Alike>& stages, int num_layers,
+Prices best_prices(const std::vector<StageClass>& stages, int num_layers,
                    const std::vector<int>& devices, const Deadline& deadline);
 
 }  // namespace brume::tuner

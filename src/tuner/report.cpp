@@ -34,7 +34,7 @@ std::string on_groups(const plan::Plan& plan) {
 }
 
 /// The line that says where the iteration's time goes: to the slowest stage, and beside it.
-std::string time_lines(const Candidate& best) {
+std::string time_lines(const RankedPlan& best) {
   const auto slowest = std::ranges::max_element(
       best.prediction.stages, {},
       [](const analyzer::StagePrediction& stage) { return stage.time.stable_s(); });
@@ -49,14 +49,14 @@ std::string time_lines(const Candidate& best) {
       format_seconds(slowest_s), format_seconds(best.prediction.iteration_s - busy_s));
 }
 
-std::string memory_lines(const Candidate& best, const hardware::Cluster& cluster) {
+std::string memory_lines(const RankedPlan& best, const hardware::Cluster& cluster) {
   const auto share = [](std::int64_t part, std::int64_t whole) {
     return whole > 0 ? 100.0 * double(part) / double(whole) : 0.0;
   };
   std::string lines;
   for (std::size_t i = 0; i < cluster.groups.size(); ++i) {
     const hardware::NodeGroup& group = cluster.groups[i];
-    const Held& held = best.placed[i];
+    const GroupMemory& held = best.placed[i];
     const std::string of = group.name.empty() ? "" : group.name + ": ";
     lines += held.device_bytes == 0
                  ? fmt::format("memory  {}not used\n", of)
@@ -85,7 +85,7 @@ std::string ended_by(const Search& search) {
 
 std::string ablation_lines(const Result& result) {
   if (result.ablations.empty() && result.untried.empty())
-    return "why     nothing to leave out: the plan uses no parallelism and saves no memory\n";
+    return "why     nothing to leave out: the plan usage no parallelism and saves no memory\n";
   const double base_s = result.best[0].seconds();
   std::string text;
   for (const Ablation& ablation : result.ablations)
@@ -136,7 +136,7 @@ std::string next_best(const Result& result, std::size_t columns) {
   if (result.best.size() < 2) return {};
   Table table({"next", "predicted", "simulated", "device memory", "host memory", "plan"});
   for (std::size_t i = 0; i < result.best.size(); ++i) {
-    const Candidate& c = result.best[i];
+    const RankedPlan& c = result.best[i];
     const double slower = c.seconds() / result.best[0].seconds() - 1.0;
     table.add({i == 0 ? "best" : fmt::format("{:+.1f} %", 100.0 * slower),
                format_seconds(c.prediction.iteration_s),
@@ -175,7 +175,7 @@ std::string summary(const plan::Plan& plan) {
 }
 
 std::string report(const Result& result, const hardware::Cluster& cluster, std::size_t columns) {
-  const Candidate& best = result.best[0];
+  const RankedPlan& best = result.best[0];
   std::string text = plan::table(best.plan, columns) + time_lines(best) +
                      memory_lines(best, cluster) + ablation_lines(result) +
                      next_best(result, columns);
@@ -186,7 +186,7 @@ std::string report(const Result& result, const hardware::Cluster& cluster, std::
              "search  {} strategies ({} fit), {} evaluations, {} dynamic programs, {} plans "
              "simulated, {} refused by placement, {}; {}\n",
              format_count(double(s.policies)), format_count(double(s.feasible)),
-             format_count(double(s.evaluations)), s.dynamic_programs, s.simulated, s.struck,
+             format_count(double(s.evaluations)), s.dynamic_programs, s.simulated, s.refused,
              format_seconds(s.seconds), bounds_text(s, best.seconds()));
 }
 

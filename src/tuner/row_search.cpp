@@ -12,11 +12,12 @@ namespace {
 
 /// Prices the memory of one point of each item, all at once.
 template <class Item>
-void price_memory(Grid& grid, const Seat& seat, std::vector<Item>& items, Point Item::*point) {
+void price_memory(Grid& grid, const StagePosition& position, std::vector<Item>& items,
+                  Point Item::*point) {
   std::vector<Point> points;
   points.reserve(items.size());
   for (const Item& item : items) points.push_back(item.*point);
-  grid.price_memory(seat, points);
+  grid.price_memory(position, points);
   for (std::size_t i = 0; i < items.size(); ++i) items[i].*point = points[i];
 }
 
@@ -24,7 +25,7 @@ void price_memory(Grid& grid, const Seat& seat, std::vector<Item>& items, Point 
 
 std::vector<Fit> RowSearch::fits(std::span<const Strategy> rows) {
   for (const Strategy& row : rows)
-    rows_.push_back({{seat_.layout, row}, {.row = row, .points = {}}});
+    rows_.push_back({{position_.layout, row}, {.row = row, .points = {}}});
   bisect(brackets());
   price_fewest();
   std::vector<Fit> found;
@@ -46,19 +47,19 @@ void RowSearch::try_levels(std::vector<Bracket>& brackets, const auto& level_of)
     b.tried = b.row->point;
     b.tried.strategy.level = level_of(b);
   }
-  price_memory(grid_, seat_, brackets, &Bracket::tried);
+  price_memory(grid_, position_, brackets, &Bracket::tried);
 }
 
 /// Levels between which a row begins to fit: with all of its layers recomputed selectively, else
 /// with all of them in full. Only what fits with all of them stored asks for no higher ratios:
 /// these may cost less time than the layers that they make room for take off.
 std::vector<RowSearch::Bracket> RowSearch::brackets() {
-  price_memory(grid_, seat_, rows_, &Row::point);
+  price_memory(grid_, position_, rows_, &Row::point);
   std::vector<Bracket> open, higher;
   for (Row& row : rows_) {
-    row.fit.climb.host = host_matters_ || limits_.lack_host(row.point, mesh_);
+    row.fit.savings.host = host_matters_ || limits_.lack_host(row.point, mesh_);
     if (limits_.hold(row.point, mesh_)) {
-      row.fit.climb.device = false;
+      row.fit.savings.device = false;
       fewest_.push_back(&row);
     } else {
       higher.push_back({&row, row.point.strategy.level, row.point.device_bytes});
@@ -78,7 +79,7 @@ std::vector<RowSearch::Bracket> RowSearch::brackets() {
   }
   if (!axes_.recompute) {
     for (const Bracket& b : higher)  // what it lacks higher ratios only need more of
-      if (b.unfit_bytes <= limits_.device_bytes) b.row->fit.climb.device = false;
+      if (b.unfit_bytes <= limits_.device_bytes) b.row->fit.savings.device = false;
     return open;
   }
   try_levels(higher, [](const Bracket& b) { return b.row->point.layers(); });
@@ -86,7 +87,7 @@ std::vector<RowSearch::Bracket> RowSearch::brackets() {
     if (limits_.hold(b.tried, mesh_))
       open.push_back({b.row, 0, b.unfit_bytes, b.tried});
     else if (limits_.lack_host(b.tried, mesh_))
-      b.row->fit.climb.device = false;
+      b.row->fit.savings.device = false;
   return open;
 }
 
@@ -138,8 +139,9 @@ void RowSearch::price_fewest() {
     for (int next : {level, std::min(level + 1, most), most})
       groups.add(row->point).strategy.level = next;
   }
-  times_.price(grid_, seat_, groups.all());
-  if (host_matters_) grid_.price_memory(seat_, groups.all());  // else the first have their bytes
+  times_.price(grid_, position_, groups.all());
+  if (host_matters_)
+    grid_.price_memory(position_, groups.all());  // else the first have their bytes
   std::vector<Higher> falling;
   for (std::size_t i = 0; i < fewest_.size(); ++i) {
     const std::span<const Point> three = groups[i];
@@ -162,7 +164,7 @@ void RowSearch::try_all(const std::vector<Higher>& rows) {
     for (int level = from; level <= axes_.levels(row->point.layers()).most; ++level)
       groups.add(row->point).strategy.level = level;
   }
-  times_.price(grid_, seat_, groups.all());
+  times_.price(grid_, position_, groups.all());
   struct Open {
     Fit* fit;
     std::vector<Point> points;
@@ -183,7 +185,7 @@ void RowSearch::try_all(const std::vector<Higher>& rows) {
       next.begin_group();
       for (const Point& point : front) next.add(point);
     }
-    grid_.price_memory(seat_, next.all());
+    grid_.price_memory(position_, next.all());
     for (std::size_t i = 0; i < open.size(); ++i)
       for (const Point& point : next[i])
         if (limits_.hold(point, mesh_)) open[i].fit->points.push_back(point);

@@ -13,7 +13,7 @@ class Grid;
 class Times;
 
 /// What higher ratios of a row may save: device memory, host memory.
-struct Climb {
+struct Savings {
   bool device = true, host = false;
 };
 
@@ -21,20 +21,20 @@ struct Climb {
 /// bytes fall with higher levels, or device bytes do not, all that fit.
 struct Fit {
   Strategy row;
-  Climb climb{};
+  Savings savings{};
   std::vector<Point> points;  ///< priced
 };
 
-/// Looks at rows of one seat.
+/// Looks at rows of one position.
 class RowSearch {
  public:
   /// The arguments must outlive the object.
-  RowSearch(Grid& grid, Times& times, const Seat& seat, const Limits& limits, const Axes& axes,
-            bool host_matters)
+  RowSearch(Grid& grid, Times& times, const StagePosition& position, const Limits& limits,
+            const Axes& axes, bool host_matters)
       : grid_(grid),
         times_(times),
-        seat_(seat),
-        mesh_(seat.mesh()),
+        position_(position),
+        mesh_(position.mesh()),
         limits_(limits),
         axes_(axes),
         host_matters_(host_matters) {}
@@ -74,7 +74,7 @@ class RowSearch {
 
   Grid& grid_;
   Times& times_;
-  const Seat& seat_;
+  const StagePosition& position_;
   const Layout& mesh_;
   const Limits& limits_;
   const Axes& axes_;

@@ -4,35 +4,39 @@
 
 namespace brume::tuner {
 
-std::vector<Fit> Rows::fits(Grid& grid, const Seat& seat, std::span<const Strategy> rows) {
+std::vector<Fit> Rows::fits(Grid& grid, const StagePosition& position,
+                            std::span<const Strategy> rows) {
   const std::lock_guard lock(mutex_);
   const auto known = rows_.of(rows, &Strategy::row, [&](const std::vector<Strategy>& missing) {
-    return search(grid, seat, missing);
+    return search(grid, position, missing);
   });
   std::vector<Fit> found;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const Row& row = *known[i];
-    Fit& fit = found.emplace_back(Fit{rows[i], row.climb, {}});
+    Fit& fit = found.emplace_back(Fit{rows[i], row.savings, {}});
     fit.points.assign(points_.begin() + row.begin, points_.begin() + row.end);
-    for (Point& point : fit.points) point.layout = seat.layout;
+    for (Point& point : fit.points) point.layout = position.layout;
   }
   return found;
 }
 
-std::vector<Rows::Row> Rows::search(Grid& grid, const Seat& seat, std::span<const Strategy> rows) {
+std::vector<Rows::Row> Rows::search(Grid& grid, const StagePosition& position,
+                                    std::span<const Strategy> rows) {
   std::vector<Row> found;
-  for (const Fit& fit : RowSearch(grid, times_, seat, limits_, axes_, host_matters_).fits(rows)) {
+  for (const Fit& fit :
+       RowSearch(grid, times_, position, limits_, axes_, host_matters_).fits(rows)) {
     const auto begin = std::uint32_t(points_.size());
     points_.insert(points_.end(), fit.points.begin(), fit.points.end());
-    found.push_back({fit.climb, begin, std::uint32_t(points_.size())});
+    found.push_back({fit.savings, begin, std::uint32_t(points_.size())});
   }
   return found;
 }
 
-std::vector<Step> Rows::that_gain(Grid& grid, const Seat& seat, std::span<const Step> steps) {
+std::vector<Step> Rows::that_gain(Grid& grid, const StagePosition& position,
+                                  std::span<const Step> steps) {
   const std::lock_guard lock(mutex_);
   const auto known = gains_.of(steps, &Step::target, [&](const std::vector<Step>& missing) {
-    return gain(grid, seat, missing);
+    return gain(grid, position, missing);
   });
   std::vector<Step> found;
   for (std::size_t i = 0; i < steps.size(); ++i)
@@ -41,14 +45,15 @@ std::vector<Step> Rows::that_gain(Grid& grid, const Seat& seat, std::span<const 
 }
 
 /// Whether each step gains.
-std::vector<bool> Rows::gain(Grid& grid, const Seat& seat, std::span<const Step> steps) {
+std::vector<bool> Rows::gain(Grid& grid, const StagePosition& position,
+                             std::span<const Step> steps) {
   PointGroups ends, lacking;
   for (const Step& step : steps) {
     ends.begin_group();
-    ends.add({seat.layout, step.from});
-    ends.add({seat.layout, step.to});
+    ends.add({position.layout, step.from});
+    ends.add({position.layout, step.to});
   }
-  times_.price(grid, seat, ends.all());
+  times_.price(grid, position, ends.all());
   std::vector<bool> found(steps.size());
   std::vector<std::size_t> may_save;  // host memory, though no time
   for (std::size_t i = 0; i < steps.size(); ++i) {
@@ -58,7 +63,7 @@ std::vector<bool> Rows::gain(Grid& grid, const Seat& seat, std::span<const Step>
     lacking.begin_group();
     for (const Point& point : ends[i]) lacking.add(point);
   }
-  grid.price_memory(seat, lacking.all());
+  grid.price_memory(position, lacking.all());
   for (std::size_t i = 0; i < may_save.size(); ++i)
     found[may_save[i]] = lacking[i].back().host_bytes < lacking[i].front().host_bytes;
   return found;
@@ -70,29 +75,31 @@ AllRows::AllRows(const hardware::Cluster& cluster) {
                        double(group.disk_bytes) / group.devices_per_node});
 }
 
-Times& AllRows::times(const Seat& seat) {
+Times& AllRows::times(const StagePosition& position) {
   const std::lock_guard lock(mutex_);
-  return times_[{seat.role(), seat.mesh(), seat.frame.microbatches, seat.frame.num_stages > 1}];
+  return times_[{position.role(), position.mesh(), position.config.microbatches,
+                 position.config.num_stages > 1}];
 }
 
-RowTimes& AllRows::row_times(const Seat& seat, const Axes& axes) {
+RowTimes& AllRows::row_times(const StagePosition& position, const Axes& axes) {
   const std::lock_guard lock(mutex_);
-  const Frame& frame = seat.frame;
+  const PipelineConfig& config = position.config;
   return row_times_
-      .try_emplace({seat.role(), seat.mesh(), frame.microbatches, frame.num_stages > 1,
+      .try_emplace({position.role(), position.mesh(), config.microbatches, config.num_stages > 1,
                     axes.recompute, axes.store},
                    axes)
       .first->second;
 }
 
-Rows& AllRows::of(const Seat& seat, const Axes& axes, bool host_matters) {
-  Times& times = this->times(seat);
+Rows& AllRows::of(const StagePosition& position, const Axes& axes, bool host_matters) {
+  Times& times = this->times(position);
   const std::lock_guard lock(mutex_);
-  const Frame& frame = seat.frame;
+  const PipelineConfig& config = position.config;
   std::unique_ptr<Rows>& rows =
-      rows_[{seat.role(), seat.mesh(), frame.microbatches, frame.run_ahead, frame.kept(seat.after),
-             axes.recompute, axes.store, host_matters}];
-  if (!rows) rows = std::make_unique<Rows>(limits(seat.mesh().group), times, axes, host_matters);
+      rows_[{position.role(), position.mesh(), config.microbatches, config.run_ahead,
+             config.memory_key(position.after), axes.recompute, axes.store, host_matters}];
+  if (!rows)
+    rows = std::make_unique<Rows>(limits(position.mesh().group), times, axes, host_matters);
   return *rows;
 }
 

@@ -17,7 +17,7 @@
 
 namespace brume::tuner {
 
-/// Rows of seats that are alike. Each is looked at once, whichever search asks first: for all
+/// Rows of positions that are alike. Each is looked at once, whichever search asks first: for all
 /// threads.
 class Rows {
  public:
@@ -27,19 +27,21 @@ class Rows {
   // The grid is the caller's, and may be out of time.
 
   /// Finds what fits of each row. Rows stand at their least level.
-  std::vector<Fit> fits(Grid& grid, const Seat& seat, std::span<const Strategy> rows);
+  std::vector<Fit> fits(Grid& grid, const StagePosition& position, std::span<const Strategy> rows);
   /// The steps that make a stage faster, or, unless to the disk, need less of the host memory that
   /// it lacks.
-  std::vector<Step> that_gain(Grid& grid, const Seat& seat, std::span<const Step> steps);
+  std::vector<Step> that_gain(Grid& grid, const StagePosition& position,
+                              std::span<const Step> steps);
 
  private:
   struct Row {
-    Climb climb;
+    Savings savings;
     std::uint32_t begin = 0, end = 0;  ///< of points_
   };
 
-  std::vector<Row> search(Grid& grid, const Seat& seat, std::span<const Strategy> rows);
-  std::vector<bool> gain(Grid& grid, const Seat& seat, std::span<const Step> steps);
+  std::vector<Row> search(Grid& grid, const StagePosition& position,
+                          std::span<const Strategy> rows);
+  std::vector<bool> gain(Grid& grid, const StagePosition& position, std::span<const Step> steps);
 
   Limits limits_;
   Times& times_;
@@ -51,20 +53,20 @@ class Rows {
   Memo<Step::Target, bool> gains_;
 };
 
-/// The rows of all seats, for searches in the same memory.
+/// The rows of all positions, for searches in the same memory.
 class AllRows {
  public:
   explicit AllRows(const hardware::Cluster& cluster);
 
-  Rows& of(const Seat& seat, const Axes& axes, bool host_matters);
-  Times& times(const Seat& seat);
-  RowTimes& row_times(const Seat& seat, const Axes& axes);
+  Rows& of(const StagePosition& position, const Axes& axes, bool host_matters);
+  Times& times(const StagePosition& position);
+  RowTimes& row_times(const StagePosition& position, const Axes& axes);
   const Limits& limits(int group) const { return limits_[std::size_t(group)]; }
 
  private:
   /// Role, layout, microbatches, run-ahead, kept; whether layers may be recomputed, and stored, and
   /// a node's stages share its host memory.
-  using Key = std::tuple<analyzer::StageRole, Layout, int, int, Kept, bool, bool, bool>;
+  using Key = std::tuple<analyzer::StageRole, Layout, int, int, MemoryKey, bool, bool, bool>;
 
   std::vector<Limits> limits_;  ///< [group]
   std::mutex mutex_;

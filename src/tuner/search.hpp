@@ -1,4 +1,4 @@
-/// @file Best-first search over frames: plans in rising order of how fast they may be.
+/// @file Best-first search over configurations: plans in rising order of how fast they may be.
 #pragma once
 
 #include <algorithm>
@@ -12,13 +12,13 @@
 #include <vector>
 
 #include "base/deadline.hpp"
-#include "frame_search.hpp"
-#include "question.hpp"
+#include "pipeline_search.hpp"
+#include "search_input.hpp"
 #include "strategy.hpp"
 
 namespace brume::tuner {
 
-class Team;
+class WorkerPool;
 struct Search;
 
 /// Seconds since it was made.
@@ -53,41 +53,43 @@ class Budget {
   Deadline deadline_;
 };
 
-/// A plan the search found, and where to strike it.
+/// A plan the search found, and where to exclude it.
 struct Found {
-  Offer offer;
-  std::size_t frame;
+  Candidate candidate;
+  std::size_t search;
 };
 
-/// Bounds of frames, by stages, microbatches and run-ahead [s].
+/// Bounds of configurations, by stages, microbatches and run-ahead [s].
 using Bounds = std::map<std::tuple<int, int, int>, double>;
 
-/// The frames that may hold the fastest plan are looked at more closely, some at once, until the
-/// fastest prediction of a plan that was found is below the bounds of all frames: then that plan is
-/// next.
+/// The configurations that may hold the fastest plan are looked at more closely, some at once,
+/// until the fastest prediction of a plan that was found is below the bounds of all configurations:
+/// then that plan is next.
 class Searcher {
  public:
-  /// @param known  bounds that a search over these frames and others has proven
-  Searcher(Question question, Team& team, std::vector<Frame> frames, const Bounds& known = {});
+  /// @param known  bounds that a search over these configurations and others has proven
+  Searcher(SearchInput input, WorkerPool& workers, std::vector<PipelineConfig> configs,
+           const Bounds& known = {});
 
   /// The next plan by prediction, were plans of `known_s` no longer of interest; when the deadline
   /// has passed, the fastest known. None when none is left, see done(), or known.
   std::optional<Found> next(double known_s);
 
-  /// Whether all frames were looked at as far as plans faster than `known_s` ask for.
+  /// Whether all configurations were looked at as far as plans faster than `known_s` ask for.
   bool done(double known_s) const;
 
   /// Proven by the model: no plan is faster [s].
   double bound_s() const;
-  /// The same of each frame.
+  /// The same of each configuration.
   Bounds bounds() const;
 
   /// Takes a stage's strategy out of the search: it was seen not to fit.
-  void strike(const Found& found, int stage);
-  /// From now on what formulas say of a plan's frame has to fit into this share of the memory.
+  void exclude(const Found& found, int stage);
+  /// From now on what formulas say of a plan's configuration has to fit into this share of the
+  /// memory.
   void take_less_memory(const Found& found, double share);
 
-  /// Whether GLPK comes to the same bound for the frame of a plan.
+  /// Whether GLPK comes to the same bound for the configuration of a plan.
   bool confirms(const Found& found);
 
   void add_to(Search& statistics) const;
@@ -96,17 +98,17 @@ class Searcher {
   std::vector<std::size_t> most_promising(double known_s) const;
   void begin(const std::vector<std::size_t>& round);
   void prepare(const std::vector<std::size_t>& round, double known_s);
-  void forget_offers(std::size_t frame);
+  void forget_candidates(std::size_t search);
   void look_at(const std::vector<std::size_t>& round, double known_s);
 
-  Question question_;
-  Team& team_;
+  SearchInput input_;
+  WorkerPool& workers_;
   Axes axes_;
   Axes split_axes_;  ///< of backwards in two parts
   /// [microbatches, run-ahead, zero bubble, layouts]
   std::map<std::tuple<int, int, bool, std::vector<Layout>>, std::shared_ptr<Fronts>> fronts_;
-  std::deque<FrameSearch> frames_;
-  std::vector<Found> offers_;  ///< not yet returned
+  std::deque<PipelineSearch> searches_;
+  std::vector<Found> candidates_;  ///< not yet returned
   int milp_solves_ = 0;
 };
 

@@ -44,23 +44,25 @@ Layouts layouts(const model::Config& model, int global_batch, const hardware::Cl
   return found;
 }
 
-/// Adds the frame for each run-ahead that makes a difference: some stage but the last has more
-/// than one other microbatch in flight.
-void add_frames(Frame frame, const deck::SearchKeys& search, std::vector<Frame>& found) {
-  const bool matters = frame.num_stages > 1 && frame.microbatches > 2;
+/// Adds the configuration for each run-ahead that makes a difference: some stage but the last has
+/// more than one other microbatch in flight.
+void add_configs(PipelineConfig config, const deck::SearchKeys& search,
+                 std::vector<PipelineConfig>& found) {
+  const bool matters = config.num_stages > 1 && config.microbatches > 2;
   for (int run_ahead : {1, 2}) {
     if (matters ? !plan::allows(search.run_ahead, run_ahead) : run_ahead > 1) continue;
-    frame.run_ahead = run_ahead;
-    found.push_back(frame);
+    config.run_ahead = run_ahead;
+    found.push_back(config);
   }
 }
 
 /// The same of several chunks.
-void add_frames_of_chunks(Frame frame, const deck::SearchKeys& search, std::vector<Frame>& found) {
-  if (!search.whole_rounds) return add_frames(std::move(frame), search, found);
-  if (frame.microbatches % frame.num_stages != 0) return;
-  frame.run_ahead = 2;
-  found.push_back(std::move(frame));
+void add_configs_of_chunks(PipelineConfig config, const deck::SearchKeys& search,
+                           std::vector<PipelineConfig>& found) {
+  if (!search.whole_rounds) return add_configs(std::move(config), search, found);
+  if (config.microbatches % config.num_stages != 0) return;
+  config.run_ahead = 2;
+  found.push_back(std::move(config));
 }
 
 /// How many chunks, of several, the layers of each stage may be cut into. Even ones fill a pipeline
@@ -82,14 +84,14 @@ bool may_split_backwards(const deck::SearchKeys& search) {
 
 }  // namespace
 
-double Frame::in_flight(int after) const {
+double PipelineConfig::in_flight(int after) const {
   if (chunks == 1) return plan::in_flight(run_ahead, after, microbatches);
   const plan::Rounds rounds{microbatches, num_stages, chunks};
   const int passes = plan::passes_in_flight(rounds, run_ahead, num_stages - 1 - after);
   return double(passes + 1) / chunks - 1.0;
 }
 
-Kept Frame::kept(int after) const {
+MemoryKey PipelineConfig::memory_key(int after) const {
   const double ahead = in_flight(after);
   return {ahead, zero_bubble ? int(in_flight(num_stages - 1) - ahead) : 0, memory_error};
 }
@@ -103,9 +105,9 @@ plan::Stage stage_of(const Layout& mesh, const std::string& group) {
           .group = group};
 }
 
-analyzer::StageRole Seat::role() const {
+analyzer::StageRole StagePosition::role() const {
   const int own = mesh().group;
-  return {.first = after + 1 == frame.num_stages,
+  return {.first = after + 1 == config.num_stages,
           .last = after == 0,
           .group = own,
           .before = own,
@@ -120,31 +122,32 @@ bool may_begin(int first_device, int devices, int devices_per_node) {
   return devices <= devices_per_node ? on_node + devices <= devices_per_node : on_node == 0;
 }
 
-std::vector<Frame> frames(const model::Config& model, int global_batch,
-                          const hardware::Cluster& cluster, const deck::SearchKeys& search) {
-  std::vector<Frame> found;
+std::vector<PipelineConfig> configs(const model::Config& model, int global_batch,
+                                    const hardware::Cluster& cluster,
+                                    const deck::SearchKeys& search) {
+  std::vector<PipelineConfig> found;
   const int most = std::min(model.num_layers, cluster.devices());
   const bool unequal = search.unequal_stages || cluster.num_groups() > 1;
   for (const auto& [microbatches, all] : layouts(model, global_batch, cluster, search))
     for (int num_stages = 1; num_stages <= most; ++num_stages) {
       if (!plan::allows(search.stages, num_stages)) continue;
-      Frame frame{.num_stages = num_stages, .microbatches = microbatches, .layouts = {}};
+      PipelineConfig config{.num_stages = num_stages, .microbatches = microbatches, .layouts = {}};
       for (const Layout& layout : all) {
         if (!plan::may_hold(num_stages, layout.devices(), cluster, search)) continue;
-        frame.layouts.push_back(layout);
+        config.layouts.push_back(layout);
         if (unequal) continue;
-        add_frames(frame, search, found);
-        frame.layouts.clear();
+        add_configs(config, search, found);
+        config.layouts.clear();
       }
-      if (!frame.layouts.empty()) add_frames(frame, search, found);
+      if (!config.layouts.empty()) add_configs(config, search, found);
     }
   return found;
 }
 
-std::vector<Frame> frames_in_other_orders(const model::Config& model, int global_batch,
-                                          const hardware::Cluster& cluster,
-                                          const deck::SearchKeys& search) {
-  std::vector<Frame> found;
+std::vector<PipelineConfig> configs_in_other_orders(const model::Config& model, int global_batch,
+                                                    const hardware::Cluster& cluster,
+                                                    const deck::SearchKeys& search) {
+  std::vector<PipelineConfig> found;
   if (cluster.num_groups() > 1 || model.frozen_blocks > 0) return found;
   for (const auto& [microbatches, all] : layouts(model, global_batch, cluster, search))
     for (const Layout& layout : all) {
@@ -153,18 +156,18 @@ std::vector<Frame> frames_in_other_orders(const model::Config& model, int global
           num_stages > std::min(microbatches, model.num_layers) ||
           !plan::allows(search.stages, num_stages))
         continue;
-      Frame frame{.num_stages = num_stages,
-                  .microbatches = microbatches,
-                  .memory_error = least_memory_error,
-                  .layouts = {layout}};
+      PipelineConfig config{.num_stages = num_stages,
+                            .microbatches = microbatches,
+                            .memory_error = least_memory_error,
+                            .layouts = {layout}};
       for (const int chunks : numbers_of_chunks(model.num_layers, num_stages, search)) {
-        frame.chunks = chunks;
-        add_frames_of_chunks(frame, search, found);
+        config.chunks = chunks;
+        add_configs_of_chunks(config, search, found);
       }
       if (!may_split_backwards(search)) continue;
-      frame.chunks = 1;
-      frame.zero_bubble = true;
-      add_frames(frame, search, found);
+      config.chunks = 1;
+      config.zero_bubble = true;
+      add_configs(config, search, found);
     }
   return found;
 }

@@ -33,31 +33,32 @@ struct Layout {
   auto operator<=>(const Layout&) const = default;
 };
 
-/// What of its frame a stage's memory depends on.
-struct Kept {
+/// What of its configuration a stage's memory depends on.
+struct MemoryKey {
   /// Earlier microbatches in flight; of several chunks what their passes in flight add up to.
   double in_flight;
   int lag;       ///< microbatches that wait for the second part of their backward
   double error;  ///< the share by which memory may exceed the formula
 
-  auto operator<=>(const Kept&) const = default;
+  auto operator<=>(const MemoryKey&) const = default;
 };
 
 /// Stages and microbatches of a plan, the order of its passes, and the layouts its stages choose
 /// from; b dp G = B in each.
-struct Frame {
+struct PipelineConfig {
   int num_stages = 1;  ///< with devices of their own: Plan::pipeline_size()
   int microbatches = 1;
   int run_ahead = 1;
-  int chunks = 1;             ///< of a stage's layers, as in plan::Plan
-  bool zero_bubble = false;   ///< as in plan::Plan
-  double memory_error = 0.0;  ///< Kept::error; formulas know neither chunks nor parts of backwards
+  int chunks = 1;            ///< of a stage's layers, as in plan::Plan
+  bool zero_bubble = false;  ///< as in plan::Plan
+  /// MemoryKey::error; formulas know neither chunks nor parts of backwards.
+  double memory_error = 0.0;
   std::vector<Layout> layouts;
 
   bool is_1f1b() const { return chunks == 1 && !zero_bubble; }
   /// Of a stage with so many stages after it.
   double in_flight(int after) const;
-  Kept kept(int after) const;
+  MemoryKey memory_key(int after) const;
   /// Of a stage's first forward and last backward the part that others wait for at least: its first
   /// chunk; a forward and the part by which the first part of a backward is longer than the second,
   /// run ahead a forward alone, of which a backward may do another one again.
@@ -71,27 +72,28 @@ struct Frame {
 plan::Stage stage_of(const Layout& mesh, const std::string& group);
 
 /// Where in a pipeline a stage stands.
-struct Seat {
-  const Frame& frame;
+struct StagePosition {
+  const PipelineConfig& config;
   int layout;
   int after;  ///< stages after it
 
-  const Layout& mesh() const { return frame.layouts[std::size_t(layout)]; }
+  const Layout& mesh() const { return config.layouts[std::size_t(layout)]; }
   /// Its neighbours are taken to be of its own group; MessageTable knows what others cost.
   analyzer::StageRole role() const;
 };
 
-/// All frames of 1F1B that the search lists allow and the model and cluster can take.
+/// All configurations of 1F1B that the search lists allow and the model and cluster can take.
 /// Stages of one layout each, or, with `search.unequal_stages` or several groups, all layouts of a
 /// number of microbatches together.
-std::vector<Frame> frames(const model::Config& model, int global_batch,
-                          const hardware::Cluster& cluster, const deck::SearchKeys& search);
+std::vector<PipelineConfig> configs(const model::Config& model, int global_batch,
+                                    const hardware::Cluster& cluster,
+                                    const deck::SearchKeys& search);
 
 /// The same of other orders, all stages of one layout: several chunks a stage, and backwards in two
 /// parts. They fill a pipeline from as many microbatches on as there are stages.
-std::vector<Frame> frames_in_other_orders(const model::Config& model, int global_batch,
-                                          const hardware::Cluster& cluster,
-                                          const deck::SearchKeys& search);
+std::vector<PipelineConfig> configs_in_other_orders(const model::Config& model, int global_batch,
+                                                    const hardware::Cluster& cluster,
+                                                    const deck::SearchKeys& search);
 
 /// Whether a mesh may begin at this device: within a node, or at a node's first device.
 bool may_begin(int first_device, int devices, int devices_per_node);

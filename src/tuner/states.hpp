@@ -18,17 +18,18 @@ struct Label {
   double trip_s = 0.0;   ///< the fastest microbatch through them and back, with its messages
   double front_s = 0.0;  ///< the share of the first of them in that
   double least_s = 0.0;  ///< no iteration of them alone is faster
-  double alone_s = 0.0;  ///< the longest that one of them works, were nothing to hide its updates,
-                         ///< or the last one until the gradient of a tied table is home
-  int layout = -1;       ///< of the first of them
+  double standalone_s =
+      0.0;          ///< the longest that one of them works, were nothing to hide its updates,
+                    ///< or the last one until the gradient of a tied table is home
+  int layout = -1;  ///< of the first of them
   PerGroup<double> host_bytes{};  ///< on each group's node that has room for more, if shared
   int next = -1;                  ///< label of the stages after
   const Point* point = nullptr;
 
-  double bound_s() const { return std::max(least_s, alone_s); }
+  double bound_s() const { return std::max(least_s, standalone_s); }
   using Times = std::array<double, 4>;
   /// In which labels compete.
-  Times times_s() const { return {trip_s, front_s, least_s, alone_s}; }
+  Times times_s() const { return {trip_s, front_s, least_s, standalone_s}; }
 };
 
 /// A label of a state. Times alone decide most comparisons, so they stand beside each other here.
@@ -59,8 +60,8 @@ class States {
     std::vector<Entry> labels;
   };
 
-  States(std::size_t uses, int layers)
-      : width_(std::size_t(layers) + 1), places_(uses * width_, -1) {}
+  States(std::size_t usage, int layers)
+      : width_(std::size_t(layers) + 1), places_(usage * width_, -1) {}
 
   /// Valid until another state is asked for.
   std::vector<Entry>& labels(std::size_t use, int layers) {

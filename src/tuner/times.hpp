@@ -79,7 +79,7 @@ class Memo {
 class Times {
  public:
   /// Sets the points' times. The grid is the caller's, and may be out of time.
-  void price(Grid& grid, const Seat& seat, std::span<Point> points);
+  void price(Grid& grid, const StagePosition& position, std::span<Point> points);
 
  private:
   std::mutex mutex_;
@@ -116,12 +116,13 @@ class RowTimes {
   // The grid is the caller's, and may be out of time.
 
   /// The least that each time of each row is at any level.
-  std::vector<StageTimes> least(Grid& grid, const Seat& seat, std::span<const Strategy> rows);
+  std::vector<StageTimes> least(Grid& grid, const StagePosition& position,
+                                std::span<const Strategy> rows);
   /// Whether a step makes a stage faster, of whichever number of layers.
-  bool gains(Grid& grid, const Seat& seat, const Step& step);
+  bool gains(Grid& grid, const StagePosition& position, const Step& step);
 
  private:
-  const std::vector<Point>& samples(Grid& grid, const Seat& seat, Strategy row);
+  const std::vector<Point>& samples(Grid& grid, const StagePosition& position, Strategy row);
 
   Axes axes_;
   std::mutex mutex_;

@@ -10,15 +10,15 @@
 #include "base/units.hpp"
 #include "grid.hpp"
 #include "least_work.hpp"
+#include "minimal_memory.hpp"
 #include "node_order.hpp"
 #include "other_orders.hpp"
 #include "placement.hpp"
 #include "rows.hpp"
 #include "schedule/simulate.hpp"
 #include "search.hpp"
-#include "smallest.hpp"
-#include "team.hpp"
 #include "why.hpp"
+#include "worker_pool.hpp"
 
 namespace brume::tuner {
 namespace {
@@ -50,18 +50,18 @@ std::optional<std::int64_t> take_placed_peaks(analyzer::Prediction& prediction,
 }
 
 /// A plan that was placed, with its prediction and, if there is time, its simulation.
-Candidate candidate(const Question& question, const plan::Plan& plan, const Placement& placed) {
-  Candidate found{.plan = plan,
-                  .prediction = analyzer::analyze(plan, question.model, question.machine),
-                  .simulated_s = std::nullopt,
-                  .account = std::nullopt,
-                  .placed = placed.groups,
-                  .closed_form_bytes = std::nullopt};
+RankedPlan ranked(const SearchInput& input, const plan::Plan& plan, const Placement& placed) {
+  RankedPlan found{.plan = plan,
+                   .prediction = analyzer::analyze(plan, input.model, input.machine),
+                   .simulated_s = std::nullopt,
+                   .account = std::nullopt,
+                   .placed = placed.groups,
+                   .closed_form_bytes = std::nullopt};
   found.closed_form_bytes = take_placed_peaks(found.prediction, placed);
   if (placed.programs.empty()) return found;
   try {
-    const schedule::Simulation simulation = schedule::simulate(
-        placed.programs, plan, question.model, question.machine, question.deadline);
+    const schedule::Simulation simulation =
+        schedule::simulate(placed.programs, plan, input.model, input.machine, input.deadline);
     found.simulated_s = simulation.iteration_s;
     found.account = schedule::account(plan, placed.programs, simulation);
   } catch (const OutOfTime&) {
@@ -73,21 +73,21 @@ Candidate candidate(const Question& question, const plan::Plan& plan, const Plac
 /// fastest; then the best of them in full.
 class BestPlans {
  public:
-  BestPlans(const Question& question, Team& team, Searcher& searcher, OtherOrders& other_orders,
-            Search& statistics, Budget& budget)
-      : question_(question),
-        team_(team),
+  BestPlans(const SearchInput& input, WorkerPool& workers, Searcher& searcher,
+            OtherOrders& other_orders, Search& statistics, Budget& budget)
+      : input_(input),
+        workers_(workers),
         searcher_(searcher),
         other_orders_(other_orders),
         statistics_(statistics),
         budget_(budget),
-        wanted_(std::size_t(std::max(1, question.keys.simulate_top))) {}
+        wanted_(std::size_t(std::max(1, input.keys.simulate_top))) {}
 
   /// Fastest simulation first.
-  std::vector<Candidate> collect() {
-    std::vector<Candidate> best;
+  std::vector<RankedPlan> collect() {
+    std::vector<RankedPlan> best;
     while (best.empty() && search() > 0) best = placed();
-    std::ranges::stable_sort(best, {}, &Candidate::seconds);
+    std::ranges::stable_sort(best, {}, &RankedPlan::seconds);
     if (best.empty()) return best;
     const double bound_s = std::min(searcher_.bound_s(), best[0].seconds());
     statistics_.gap = (best[0].seconds() - bound_s) / best[0].seconds();
@@ -100,7 +100,8 @@ class BestPlans {
   /// All that were simulated and fit.
   std::vector<Placed> simulated() const {
     std::vector<Placed> plans;
-    for (const Simulated& one : simulated_) plans.push_back({one.found.offer.plan, one.seconds});
+    for (const Simulated& one : simulated_)
+      plans.push_back({one.found.candidate.plan, one.seconds});
     return plans;
   }
 
@@ -112,7 +113,7 @@ class BestPlans {
   };
 
   /// What a plan has to be faster than to be of interest.
-  double known_s() const { return fastest_s_ * (1.0 - question_.keys.gap); }
+  double known_s() const { return fastest_s_ * (1.0 - input_.keys.gap); }
 
   /// Looks for plans until none can be faster than the fastest. @return how many there are
   std::size_t search() {
@@ -121,7 +122,7 @@ class BestPlans {
     try {
       budget_.allow(search_end_s_ - budget_.seconds());
       while (const std::optional<Found> found = next()) {
-        if (found->offer.predicted_s > fastest_s_ * (1.0 + prediction_error)) break;
+        if (found->candidate.predicted_s > fastest_s_ * (1.0 + prediction_error)) break;
         if (!repeats(*found) && may_be_fastest(*found)) take(*found);
       }
       if (!simulated_.empty())
@@ -149,13 +150,13 @@ class BestPlans {
   double fastest_1f1b_s() const {
     double fastest_s = infinity;
     for (const Simulated& one : simulated_)
-      if (plan::is_1f1b(one.found.offer.plan)) fastest_s = std::min(fastest_s, one.seconds);
+      if (plan::is_1f1b(one.found.candidate.plan)) fastest_s = std::min(fastest_s, one.seconds);
     return fastest_s;
   }
 
   bool repeats(const Found& found) const {
     return std::ranges::any_of(simulated_, [&](const Simulated& other) {
-      return other.found.offer.plan == found.offer.plan;
+      return other.found.candidate.plan == found.candidate.plan;
     });
   }
 
@@ -167,52 +168,52 @@ class BestPlans {
   /// Whether a plan may be the fastest, if it is predicted as well as others of its shape were. As
   /// long as people want more plans, any may.
   bool may_be_fastest(const Found& found) const {
-    const auto known = least_over_predicted_.find(shape(found.offer.plan));
+    const auto known = least_over_predicted_.find(shape(found.candidate.plan));
     return known == least_over_predicted_.end() || simulated_.size() < wanted_ ||
-           found.offer.predicted_s * known->second < fastest_s_ * (1.0 + shape_error);
+           found.candidate.predicted_s * known->second < fastest_s_ * (1.0 + shape_error);
   }
 
-  void strike(const Found& found, int stage) {
-    ++statistics_.struck;
-    if (plan::is_1f1b(found.offer.plan))
-      searcher_.strike(found, stage);
+  void exclude(const Found& found, int stage) {
+    ++statistics_.refused;
+    if (plan::is_1f1b(found.candidate.plan))
+      searcher_.exclude(found, stage);
     else
-      other_orders_.strike(found);
+      other_orders_.exclude(found);
   }
 
   void take(const Found& found) {
     const bool first = simulated_.empty();
     if (first) budget_.grant(budget_.left_s() + placing_s);
-    const Coarse coarse = coarsely(question_, found.offer.plan, team_.threads());
+    const Coarse coarse = coarsely(input_, found.candidate.plan, workers_.threads());
     if (first) budget_.allow(search_end_s_ - budget_.seconds());
-    if (coarse.misfit) return strike(found, *coarse.misfit);
+    if (coarse.misfit) return exclude(found, *coarse.misfit);
     ++statistics_.simulated;
-    const double seconds = coarse.iteration_s.value_or(found.offer.predicted_s);
-    if (!plan::is_1f1b(found.offer.plan) && seconds >= OtherOrders::worth_s(fastest_1f1b_s()))
+    const double seconds = coarse.iteration_s.value_or(found.candidate.predicted_s);
+    if (!plan::is_1f1b(found.candidate.plan) && seconds >= OtherOrders::worth_s(fastest_1f1b_s()))
       return;
     simulated_.push_back({found, seconds, coarse.iteration_s.has_value()});
     double& least =
-        least_over_predicted_.try_emplace(shape(found.offer.plan), infinity).first->second;
-    least = std::min(least, seconds / found.offer.predicted_s);
+        least_over_predicted_.try_emplace(shape(found.candidate.plan), infinity).first->second;
+    least = std::min(least, seconds / found.candidate.predicted_s);
     fastest_s_ = std::min(fastest_s_, seconds);
-    if (question_.progress) question_.progress->best_s = fastest_s_;
+    if (input_.progress) input_.progress->best_s = fastest_s_;
   }
 
   /// What placing a plan came to; neither: time ended.
   struct Outcome {
-    std::optional<Candidate> candidate;
+    std::optional<RankedPlan> ranked;
     std::optional<int> misfit;  ///< a stage
   };
 
   Outcome outcome(const Simulated& one, bool in_full, const Deadline& deadline) const {
-    const plan::Plan& plan = one.found.offer.plan;
+    const plan::Plan& plan = one.found.candidate.plan;
     try {
       const Placement placement =
-          in_full ? place(plan, question_.model, question_.cluster, team_.threads(), deadline)
+          in_full ? place(plan, input_.model, input_.cluster, workers_.threads(), deadline)
                   : sampled(plan, deadline);
       if (placement.misfit) return {std::nullopt, placement.misfit};
-      Outcome found{candidate(question_, plan, placement), std::nullopt};
-      if (!found.candidate->simulated_s && one.coarse) found.candidate->simulated_s = one.seconds;
+      Outcome found{ranked(input_, plan, placement), std::nullopt};
+      if (!found.ranked->simulated_s && one.coarse) found.ranked->simulated_s = one.seconds;
       return found;
     } catch (const OutOfTime&) {
       return {};
@@ -220,31 +221,31 @@ class BestPlans {
   }
 
   /// The best of those simulated; the fastest is placed and simulated in full, and so is each next
-  /// one that may then be faster. None when one does not fit after all: it is struck, and the
+  /// one that may then be faster. None when one does not fit after all: it is excluded, and the
   /// search has to go on.
-  std::vector<Candidate> placed() {
+  std::vector<RankedPlan> placed() {
     std::ranges::stable_sort(simulated_, {}, &Simulated::seconds);
     std::vector<Outcome> outcomes(std::min(wanted_, simulated_.size()));
     // The first one, whose simulation in full takes one core, beside the others.
-    parallel_for(outcomes.size(), team_.threads(), [&](std::size_t i, std::size_t) {
-      outcomes[i] = outcome(simulated_[i], i == 0, question_.deadline);
+    parallel_for(outcomes.size(), workers_.threads(), [&](std::size_t i, std::size_t) {
+      outcomes[i] = outcome(simulated_[i], i == 0, input_.deadline);
     });
-    if (!outcomes[0].candidate && !outcomes[0].misfit)
+    if (!outcomes[0].ranked && !outcomes[0].misfit)
       outcomes[0] = outcome(simulated_[0], false, Deadline());  // it is known to fit
-    std::vector<Candidate> best;
+    std::vector<RankedPlan> best;
     double fastest_in_full_s = infinity;
     for (std::size_t i = 0; i < outcomes.size(); ++i) {
       const bool in_full = i == 0 || simulated_[i].seconds < fastest_in_full_s;
-      if (in_full && i > 0) outcomes[i] = outcome(simulated_[i], true, question_.deadline);
+      if (in_full && i > 0) outcomes[i] = outcome(simulated_[i], true, input_.deadline);
       if (outcomes[i].misfit) {
-        strike(simulated_[i].found, *outcomes[i].misfit);
+        exclude(simulated_[i].found, *outcomes[i].misfit);
         simulated_.erase(simulated_.begin() + std::ptrdiff_t(i));
         fastest_s_ = infinity;
         for (const Simulated& other : simulated_) fastest_s_ = std::min(fastest_s_, other.seconds);
         return {};
       }
-      if (!outcomes[i].candidate) break;
-      best.push_back(*std::move(outcomes[i].candidate));
+      if (!outcomes[i].ranked) break;
+      best.push_back(*std::move(outcomes[i].ranked));
       if (in_full) fastest_in_full_s = std::min(fastest_in_full_s, best.back().seconds());
     }
     return best;
@@ -253,13 +254,13 @@ class BestPlans {
   /// Many buffers, as of other orders, take long to place more tightly than the search did.
   Placement sampled(const plan::Plan& plan, const Deadline& deadline) const {
     const bool until_it_fits = !plan::is_1f1b(plan);
-    return sample(plan, question_.model, question_.cluster, team_.threads(), deadline,
-                  question_.packings, until_it_fits);
+    return sample(plan, input_.model, input_.cluster, workers_.threads(), deadline, input_.packings,
+                  until_it_fits);
   }
 
-  void confirm(const Candidate& best) {
+  void confirm(const RankedPlan& best) {
     for (const auto& [found, seconds, coarse] : simulated_)
-      if (plan::is_1f1b(best.plan) && found.offer.plan == best.plan) {
+      if (plan::is_1f1b(best.plan) && found.candidate.plan == best.plan) {
         try {
           statistics_.confirmed = searcher_.confirms(found);
         } catch (const OutOfTime&) {
@@ -268,8 +269,8 @@ class BestPlans {
       }
   }
 
-  const Question& question_;
-  Team& team_;
+  const SearchInput& input_;
+  WorkerPool& workers_;
   Searcher& searcher_;
   OtherOrders& other_orders_;
   Search& statistics_;
@@ -283,18 +284,18 @@ class BestPlans {
 
 /// A search without a knob looks at fewer plans, and may so come upon one that is faster than the
 /// best of all: that takes its place. @return its seconds; infinity where it does not fit
-double take_if_faster(const Question& question, Team& team, const plan::Plan& plan,
+double take_if_faster(const SearchInput& input, WorkerPool& workers, const plan::Plan& plan,
                       Result& result) {
   const Placement placement =
-      place(plan, question.model, question.cluster, team.threads(), question.deadline);
+      place(plan, input.model, input.cluster, workers.threads(), input.deadline);
   if (placement.misfit) return infinity;
-  Candidate found = candidate(question, plan, placement);
+  RankedPlan found = ranked(input, plan, placement);
   const double before_s = result.best[0].seconds();
   const double found_s = found.seconds();
   if (found_s >= before_s) return found_s;
   result.search.gap = std::max(0.0, 1.0 - before_s * (1.0 - result.search.gap) / found_s);
   const std::size_t wanted = result.best.size();
-  std::erase_if(result.best, [&](const Candidate& other) { return other.plan == plan; });
+  std::erase_if(result.best, [&](const RankedPlan& other) { return other.plan == plan; });
   result.best.insert(result.best.begin(), std::move(found));
   if (result.best.size() > wanted) result.best.pop_back();
   // It does without that knob.
@@ -305,25 +306,25 @@ double take_if_faster(const Question& question, Team& team, const plan::Plan& pl
 }
 
 /// What the best plan takes on nodes in the cluster's order, where it has one of its own.
-void add_node_order(const Question& question, Team& team, Result& result) {
+void add_node_order(const SearchInput& input, WorkerPool& workers, Result& result) {
   plan::Plan plan = result.best[0].plan;
   if (plan.node_order.empty()) return;
   plan.node_order.clear();
-  const double without_s = take_if_faster(question, team, plan, result);
+  const double without_s = take_if_faster(input, workers, plan, result);
   if (without_s > result.best[0].seconds())
     result.ablations.push_back({"an order of nodes", without_s});
 }
 
-void add_reasons(const Question& question, Team& team, Budget& budget, const Bounds& bounds,
-                 std::vector<Placed> known, Result& result) {
-  Reasons found = reasons(question, team, budget, result.best[0], bounds, std::move(known));
+void add_reasons(const SearchInput& input, WorkerPool& workers, Budget& budget,
+                 const Bounds& bounds, std::vector<Placed> known, Result& result) {
+  Reasons found = reasons(input, workers, budget, result.best[0], bounds, std::move(known));
   result.ablations = std::move(found.ablations);
   result.untried = std::move(found.untried);
   try {
-    if (found.faster) take_if_faster(question, team, *found.faster, result);
-    add_node_order(question, team, result);
-    result.nearest_infeasible = nearest_infeasible(question, team, result.best[0].seconds());
-    result.faster = faster_beside(question, team, result.best[0].seconds());
+    if (found.faster) take_if_faster(input, workers, *found.faster, result);
+    add_node_order(input, workers, result);
+    result.nearest_infeasible = nearest_infeasible(input, workers, result.best[0].seconds());
+    result.faster = faster_beside(input, workers, result.best[0].seconds());
   } catch (const OutOfTime&) {
   }
 }
@@ -337,7 +338,7 @@ Result tune(const model::Config& model, int global_batch, const hardware::Cluste
   Budget budget(search.time_limit_s, options.stop);
   AllRows rows(cluster);
   schedule::Packings packings;
-  Question question{.model = model,
+  SearchInput input{.model = model,
                     .global_batch = global_batch,
                     .cluster = cluster,
                     .machine = machine,
@@ -349,37 +350,37 @@ Result tune(const model::Config& model, int global_batch, const hardware::Cluste
                     .progress = options.progress,
                     .conform = options.conform};
   const hardware::Machine before = before_nodes(machine, cluster);
-  Team team(model, before, budget.deadline(), options.threads > 0 ? options.threads : num_cores());
-  Searcher searcher(question, team, frames(question));
-  OtherOrders other_orders(question, team);
+  WorkerPool workers(model, before, budget.deadline(),
+                     options.threads > 0 ? options.threads : num_cores());
+  Searcher searcher(input, workers, configs(input));
+  OtherOrders other_orders(input, workers);
   Result result;
   result.search.limit_s = search.time_limit_s;
-  BestPlans plans(question, team, searcher, other_orders, result.search, budget);
-  const bool may_fit = tuner::may_fit(question, team.grid());
+  BestPlans plans(input, workers, searcher, other_orders, result.search, budget);
+  const bool may_fit = tuner::may_fit(input, workers.grid());
   if (may_fit) result.best = plans.collect();
-  question.progress = nullptr;  // what follows are other searches
+  input.progress = nullptr;  // what follows are other searches
   budget.allow(budget.left_s());
   if (result.best.empty()) {
-    if (may_fit && !searcher.done(infinity))
-      nothing_found(question, searcher, result.search.struck);
-    const auto [plan, placed] = smallest_that_fits(question, team);
-    result.best.push_back(candidate(question, plan, placed));
+    if (may_fit && !searcher.done(infinity)) nothing_found(input, searcher, result.search.refused);
+    const auto [plan, placed] = smallest_that_fits(input, workers);
+    result.best.push_back(ranked(input, plan, placed));
     result.search.gap = 1.0;
   }
 
   searcher.add_to(result.search);
   other_orders.add_to(result.search);
-  const std::vector<Frame> all = frames(question);
+  const std::vector<PipelineConfig> all = configs(input);
   result.search.least_work_s = least_work_s(all, model, global_batch, cluster, machine);
   // With one stage the formulas know which first blocks are frozen, but not other unlike layers.
-  const auto one_stage = [](const Frame& frame) { return frame.num_stages == 1; };
+  const auto one_stage = [](const PipelineConfig& config) { return config.num_stages == 1; };
   result.search.bounds_all = model.frozen_parameters.empty()
                                  ? model.frozen_blocks == 0 || std::ranges::all_of(all, one_stage)
                                  : model.frozen_blocks == 0 && model::trains_layers_alike(model);
   const double gap = 1.0 - result.search.least_work_s / result.best[0].seconds();
   result.search.gap = result.search.bounds_all ? std::min(result.search.gap, gap) : gap;
   if (options.reasons)
-    add_reasons(question, team, budget, searcher.bounds(), plans.simulated(), result);
+    add_reasons(input, workers, budget, searcher.bounds(), plans.simulated(), result);
   result.search.interrupted = budget.stopped();
   result.search.seconds = budget.seconds();
   return result;

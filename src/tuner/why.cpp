@@ -14,12 +14,12 @@
 #include "base/units.hpp"
 #include "grid.hpp"
 #include "least_work.hpp"
+#include "minimal_memory.hpp"
 #include "other_orders.hpp"
 #include "placement.hpp"
 #include "plan/knobs.hpp"
 #include "rows.hpp"
-#include "smallest.hpp"
-#include "team.hpp"
+#include "worker_pool.hpp"
 
 namespace brume::tuner {
 namespace {
@@ -43,21 +43,21 @@ constexpr double ablation_gap = 0.02, ablation_part = 0.25;
 constexpr double worth_all_orders = 0.03, all_orders_part = 0.2;
 
 /// Places a plan. @return the stage that does not fit
-std::optional<int> keep_if_faster(const Question& question, Team& team, const Found& found,
+std::optional<int> keep_if_faster(const SearchInput& input, WorkerPool& workers, const Found& found,
                                   Placed& fastest) {
-  const Coarse coarse = coarsely(question, found.offer.plan, team.threads());
-  const double iteration_s = coarse.iteration_s.value_or(found.offer.predicted_s);
+  const Coarse coarse = coarsely(input, found.candidate.plan, workers.threads());
+  const double iteration_s = coarse.iteration_s.value_or(found.candidate.predicted_s);
   if (!coarse.misfit && iteration_s < fastest.iteration_s)
-    fastest = {found.offer.plan, iteration_s};
+    fastest = {found.candidate.plan, iteration_s};
   return coarse.misfit;
 }
 
 /// Plans of other orders, or of that of one plan only. @throws OutOfTime
-void look_at_other_orders(const Question& question, Team& team, const Doubt& doubt,
+void look_at_other_orders(const SearchInput& input, WorkerPool& workers, const Doubt& doubt,
                           const plan::Plan* like, Placed& fastest) {
-  OtherOrders others(question, team, like);
+  OtherOrders others(input, workers, like);
   while (const std::optional<Found> found = others.next(doubt.worth_knowing_s(fastest.iteration_s)))
-    if (keep_if_faster(question, team, *found, fastest)) others.strike(*found);
+    if (keep_if_faster(input, workers, *found, fastest)) others.exclude(*found);
 }
 
 /// The plan than which none is faster by more than a doubt by the model's bound or prediction.
@@ -66,30 +66,30 @@ void look_at_other_orders(const Question& question, Team& team, const Doubt& dou
 /// @param fastest  of these plans known so far
 /// @param like     a plan whose order is looked at, too, where it is another one than 1F1B
 /// @throws OutOfTime when none is known by then
-std::optional<Placed> fastest_placed(const Question& question, Team& team, const Doubt& doubt,
-                                     const Bounds& bounds = {}, Placed fastest = {},
-                                     const plan::Plan* like = nullptr) {
-  if (fastest.iteration_s == infinity && !may_fit(question, team.grid())) return std::nullopt;
-  Searcher searcher(question, team, frames(question), bounds);
+std::optional<Placed> fastest_placed(const SearchInput& input, WorkerPool& workers,
+                                     const Doubt& doubt, const Bounds& bounds = {},
+                                     Placed fastest = {}, const plan::Plan* like = nullptr) {
+  if (fastest.iteration_s == infinity && !may_fit(input, workers.grid())) return std::nullopt;
+  Searcher searcher(input, workers, configs(input), bounds);
   std::vector<Found> promising;  // predicted to be faster, the fastest last; not placed yet
   const auto worth_knowing_s = [&] {
     return doubt.worth_knowing_s(promising.empty() ? fastest.iteration_s
-                                                   : promising.back().offer.predicted_s);
+                                                   : promising.back().candidate.predicted_s);
   };
   // They are few, and the faster the plan that they find, the fewer of 1F1B matter.
-  if (like && !plan::is_1f1b(*like)) look_at_other_orders(question, team, doubt, like, fastest);
+  if (like && !plan::is_1f1b(*like)) look_at_other_orders(input, workers, doubt, like, fastest);
   // Placing a plan takes as long as several steps of the search, so only the last ones are.
   while (true) {
     std::optional<Found> found = searcher.next(worth_knowing_s());
-    if (found && found->offer.predicted_s < worth_knowing_s()) {
+    if (found && found->candidate.predicted_s < worth_knowing_s()) {
       promising.push_back(*std::move(found));
       continue;
     }
     if (promising.empty()) break;
     const Found last = std::move(promising.back());
     promising.pop_back();
-    if (const std::optional<int> misfit = keep_if_faster(question, team, last, fastest))
-      searcher.strike(last, *misfit);
+    if (const std::optional<int> misfit = keep_if_faster(input, workers, last, fastest))
+      searcher.exclude(last, *misfit);
     else
       promising.clear();
   }
@@ -105,7 +105,7 @@ namespace {
 /// A search without something that the best plan uses.
 struct Without {
   std::string name;
-  Question question;
+  SearchInput input;
   std::function<bool(const plan::Plan&)> used;
   std::optional<Placed> fastest = std::nullopt;
   bool narrower = true;   ///< its plans are among those of the whole search
@@ -114,9 +114,9 @@ struct Without {
 };
 
 /// Only knobs and groups that the best plan uses: without another one it stays what it is.
-std::vector<Without> searches(const Question& question, const plan::Plan& best) {
+std::vector<Without> searches(const SearchInput& input, const plan::Plan& best) {
   std::vector<Without> found;
-  Question rough = question;
+  SearchInput rough = input;
   rough.roughly = true;
   for (const plan::Knob* knob : plan::in_turn()) {
     const std::string name = knob->without;
@@ -128,32 +128,32 @@ std::vector<Without> searches(const Question& question, const plan::Plan& best) 
     };
     // Not a choice there: another trainer stores what it does not recompute.
     const bool given =
-        question.keys.store_rest && knob->search == plan::SearchMember(&deck::SearchKeys::store);
+        input.keys.store_rest && knob->search == plan::SearchMember(&deck::SearchKeys::store);
     if (given || !used(best)) continue;
     Without& without = found.emplace_back(Without{name, rough, used});
     without.searched = knob->order;
     for (const plan::Knob& other : plan::knobs)
       if (other.without == name)
-        without.narrower = plan::forbid(other, without.question.keys) && without.narrower;
+        without.narrower = plan::forbid(other, without.input.keys) && without.narrower;
   }
-  for (std::size_t i = 0; i < question.cluster.groups.size(); ++i) {
-    const std::string& name = question.cluster.groups[i].name;
+  for (std::size_t i = 0; i < input.cluster.groups.size(); ++i) {
+    const std::string& name = input.cluster.groups[i].name;
     const auto used = [name](const plan::Plan& plan) {
       return std::ranges::find(plan.stages, name, &plan::Stage::group) != plan.stages.end();
     };
-    if (question.cluster.groups.size() == 1 || !used(best)) continue;
+    if (input.cluster.groups.size() == 1 || !used(best)) continue;
     found.push_back({name, rough, used});
-    found.back().question.cluster.groups[i].nodes = 0;
+    found.back().input.cluster.groups[i].nodes = 0;
   }
   return found;
 }
 
 }  // namespace
 
-Reasons reasons(const Question& question, Team& team, Budget& budget, const Candidate& best,
-                const Bounds& bounds, std::vector<Placed> known) {
+Reasons reasons(const SearchInput& input, WorkerPool& workers, Budget& budget,
+                const RankedPlan& best, const Bounds& bounds, std::vector<Placed> known) {
   const Doubt doubt{ablation_gap, ablation_part, best.seconds()};
-  std::vector<Without> all = searches(question, best.plan);
+  std::vector<Without> all = searches(input, best.plan);
   for (Without& without : all) try {
       Placed fastest;
       for (const Placed& one : known)
@@ -162,7 +162,7 @@ Reasons reasons(const Question& question, Team& team, Budget& budget, const Cand
         without.fastest = std::move(fastest);
       else
         without.fastest =
-            fastest_placed(without.question, team, doubt, bounds, std::move(fastest), &best.plan);
+            fastest_placed(without.input, workers, doubt, bounds, std::move(fastest), &best.plan);
       without.tried = true;
       if (without.fastest && without.narrower) known.push_back(*without.fastest);
     } catch (const OutOfTime&) {
@@ -171,7 +171,7 @@ Reasons reasons(const Question& question, Team& team, Budget& budget, const Cand
   for (Without& without : all) try {
       if (!without.searched && without.fastest &&
           without.fastest->iteration_s > (1.0 + worth_all_orders) * best.seconds())
-        look_at_other_orders(without.question, team, doubt, nullptr, *without.fastest);
+        look_at_other_orders(without.input, workers, doubt, nullptr, *without.fastest);
     } catch (const OutOfTime&) {
     }
   budget.allow(budget.left_s());
@@ -207,25 +207,26 @@ deck::SearchKeys saving_nothing(deck::SearchKeys keys) {
 
 }  // namespace
 
-std::string nearest_infeasible(const Question& question, Team& team, double best_s) {
+std::string nearest_infeasible(const SearchInput& input, WorkerPool& workers, double best_s) {
   constexpr double least_gain = 0.03;
   constexpr double most_bytes = 192.0 * bytes_per_gib;  // of the largest devices that are common
-  Question unlimited = question;
+  SearchInput unlimited = input;
   for (hardware::NodeGroup& group : unlimited.cluster.groups)
     group.memory_bytes = group.host_memory_bytes = std::numeric_limits<std::int64_t>::max();
   AllRows rows(unlimited.cluster);
   unlimited.rows = &rows;
-  unlimited.keys = saving_nothing(question.keys);
-  const std::optional<Found> found = Searcher(unlimited, team, frames(unlimited)).next(infinity);
-  if (!found || found->offer.predicted_s > (1.0 - least_gain) * best_s) return {};
-  const plan::Plan& plan = found->offer.plan;
-  const auto prediction = team.grid().analyzer().analyze(plan);
+  unlimited.keys = saving_nothing(input.keys);
+  const std::optional<Found> found =
+      Searcher(unlimited, workers, configs(unlimited)).next(infinity);
+  if (!found || found->candidate.predicted_s > (1.0 - least_gain) * best_s) return {};
+  const plan::Plan& plan = found->candidate.plan;
+  const auto prediction = workers.grid().analyzer().analyze(plan);
   std::int64_t missing = 0;
   std::size_t fullest = 0;
   for (std::size_t i = 0; i < prediction.stages.size(); ++i) {
-    const int group = question.cluster.index(plan.stages[i].group);
-    const std::int64_t over = prediction.stages[i].peak_bytes() -
-                              question.cluster.groups[std::size_t(group)].memory_bytes;
+    const int group = input.cluster.index(plan.stages[i].group);
+    const std::int64_t over =
+        prediction.stages[i].peak_bytes() - input.cluster.groups[std::size_t(group)].memory_bytes;
     if (over <= missing) continue;
     missing = over;
     fullest = i;
@@ -235,21 +236,21 @@ std::string nearest_infeasible(const Question& question, Team& team, double best
   const std::string& group = plan.stages[fullest].group;
   return fmt::format(
       "{} per step if each device{}{} had {} ({} bytes) more; stage {} is the fullest\n{}",
-      format_seconds(found->offer.predicted_s), group.empty() ? "" : " of ", group,
+      format_seconds(found->candidate.predicted_s), group.empty() ? "" : " of ", group,
       format_bytes(double(missing)), missing, fullest, plan::table(plan));
 }
 
 namespace {
 
-/// Another question's plan of 1F1B, where it is faster than a time. @throws OutOfTime
-std::optional<double> faster_than(const Question& question, Team& team, double known_s) {
-  const double least_s = least_work_s(frames(question), question.model, question.global_batch,
-                                      question.cluster, question.machine);
+/// Another input's plan of 1F1B, where it is faster than a time. @throws OutOfTime
+std::optional<double> faster_than(const SearchInput& input, WorkerPool& workers, double known_s) {
+  const double least_s =
+      least_work_s(configs(input), input.model, input.global_batch, input.cluster, input.machine);
   if (least_s >= known_s) return std::nullopt;
-  Question rough = question;
+  SearchInput rough = input;
   rough.roughly = true;
   const auto found =
-      fastest_placed(rough, team, {.gap = 0.0}, {}, {.plan = {}, .iteration_s = known_s});
+      fastest_placed(rough, workers, {.gap = 0.0}, {}, {.plan = {}, .iteration_s = known_s});
   return found && found->iteration_s < known_s ? std::optional(found->iteration_s) : std::nullopt;
 }
 
@@ -264,22 +265,22 @@ std::set<int> batches_that_divide(int global_batch, int devices) {
 
 }  // namespace
 
-std::vector<Faster> faster_beside(const Question& question, Team& team, double best_s) {
+std::vector<Faster> faster_beside(const SearchInput& input, WorkerPool& workers, double best_s) {
   constexpr double least_gain = 0.03;
   best_s *= 1.0 - least_gain;
   std::vector<Faster> found;
-  Question fewer = question;
+  SearchInput fewer = input;
   hardware::NodeGroup& group = fewer.cluster.groups[0];
   double fewest_s = best_s;
-  while (question.cluster.num_groups() == 1 && (group.nodes /= 2) > 0)
-    if (const auto seconds = faster_than(fewer, team, fewest_s)) {
+  while (input.cluster.num_groups() == 1 && (group.nodes /= 2) > 0)
+    if (const auto seconds = faster_than(fewer, workers, fewest_s)) {
       found = {{"cluster.nodes", group.nodes, *seconds}};
       fewest_s = *seconds;
     }
-  Question larger = question;
-  for (const int batch : batches_that_divide(question.global_batch, question.cluster.devices())) {
+  SearchInput larger = input;
+  for (const int batch : batches_that_divide(input.global_batch, input.cluster.devices())) {
     larger.global_batch = batch;
-    if (const auto seconds = faster_than(larger, team, best_s)) {
+    if (const auto seconds = faster_than(larger, workers, best_s)) {
       found.push_back({"training.global_batch", batch, *seconds});
       break;
     }
@@ -290,16 +291,16 @@ std::vector<Faster> faster_beside(const Question& question, Team& team, double b
 namespace {
 
 /// A key of the search that would let a plan fit, and its value. @throws OutOfTime
-std::string other_change(const Question& question, Team& team) {
+std::string other_change(const SearchInput& input, WorkerPool& workers) {
   const bool disk = std::ranges::any_of(
-      question.cluster.groups, [](const hardware::NodeGroup& g) { return g.disk_bytes > 0; });
+      input.cluster.groups, [](const hardware::NodeGroup& g) { return g.disk_bytes > 0; });
   for (const plan::Knob* knob : plan::in_turn()) {
     if (knob->on_disk && !disk) continue;
-    Question other = question;
+    SearchInput other = input;
     other.roughly = true;
     const std::string change = plan::allow(*knob, other.keys);
     if (change.empty()) continue;
-    if (const auto any = fastest_placed(other, team, {.gap = 1.0}))  // any plan will do
+    if (const auto any = fastest_placed(other, workers, {.gap = 1.0}))  // any plan will do
       return fmt::format("search.{} would fit: {} per step", change,
                          format_seconds(any->iteration_s));
   }
@@ -316,7 +317,7 @@ std::string missing_memory(const plan::Plan& smallest, const Placement& placed,
   for (std::size_t i = 1; i < cluster.groups.size(); ++i)
     if (share(i) > share(fullest)) fullest = i;
   const hardware::NodeGroup& group = cluster.groups[fullest];
-  const Held& held = placed.groups[fullest];
+  const GroupMemory& held = placed.groups[fullest];
   const std::int64_t needed = held.device_bytes + group.reserved_bytes;
   const std::string key =
       group.name.empty() ? "cluster.memory_gib" : "memory_gib of group '" + group.name + "'";
@@ -338,45 +339,43 @@ std::string ended_by(bool interrupted, double limit_s) {
   return interrupted ? "a signal" : fmt::format("search.time_limit_s = {:g}", limit_s);
 }
 
-std::pair<plan::Plan, Placement> smallest_that_fits(const Question& question, Team& team) {
+std::pair<plan::Plan, Placement> smallest_that_fits(const SearchInput& input, WorkerPool& workers) {
   std::optional<plan::Plan> smallest;
   std::optional<Placement> placed;
   std::string advice;
   try {
-    smallest = smallest_plan(question, team.grid());
+    smallest = minimal_memory_plan(input, workers.grid());
     if (smallest) {
-      const Deadline deadline(std::max(placing_s, question.deadline.left_s()));
-      placed = place(*smallest, question.model, question.cluster, team.threads(), deadline);
+      const Deadline deadline(std::max(placing_s, input.deadline.left_s()));
+      placed = place(*smallest, input.model, input.cluster, workers.threads(), deadline);
       if (!placed->misfit) return {*std::move(smallest), *std::move(placed)};
     }
-    const std::string other = other_change(question, team);
+    const std::string other = other_change(input, workers);
     if (!other.empty()) advice = "; " + other;
   } catch (const OutOfTime&) {
     advice = fmt::format("; {} ended the search for what would fit",
-                         ended_by(question.deadline.stopped(), question.keys.time_limit_s));
+                         ended_by(input.deadline.stopped(), input.keys.time_limit_s));
   }
-  if (placed)
-    throw Infeasible("memory", missing_memory(*smallest, *placed, question.cluster, advice));
-  if (smallest || question.deadline.left_s() == 0.0)
+  if (placed) throw Infeasible("memory", missing_memory(*smallest, *placed, input.cluster, advice));
+  if (smallest || input.deadline.left_s() == 0.0)
     throw Infeasible("memory", "no plan fits" + advice);
   throw Infeasible(
       "split",
       fmt::format("no plan: stages, dp, tp and microbatch of [search] leave no way to split {} "
                   "layers, a global batch of {} and {} devices{}",
-                  question.model.num_layers, question.global_batch, question.cluster.text(),
-                  advice));
+                  input.model.num_layers, input.global_batch, input.cluster.text(), advice));
 }
 
-void nothing_found(const Question& question, const Searcher& searcher, int struck) {
+void nothing_found(const SearchInput& input, const Searcher& searcher, int refused) {
   Search seen;
   searcher.add_to(seen);
-  const bool interrupted = question.deadline.stopped();
+  const bool interrupted = input.deadline.stopped();
   throw Infeasible(
       interrupted ? "interrupted" : "time limit",
       fmt::format("no plan is known to fit: {} ended the search after {} strategies of stages, of "
                   "which {} fit, and {} plans that placement refused{}",
-                  ended_by(interrupted, question.keys.time_limit_s),
-                  format_count(double(seen.policies)), format_count(double(seen.feasible)), struck,
+                  ended_by(interrupted, input.keys.time_limit_s),
+                  format_count(double(seen.policies)), format_count(double(seen.feasible)), refused,
                   interrupted ? "" : "; raise it, or shorten the lists of [search]"));
 }
 

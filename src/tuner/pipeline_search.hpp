@@ -1,4 +1,5 @@
-/// @file One frame of a search: its strategies, the bounds that follow from them, what was found.
+/// @file One configuration of a search: its strategies, the bounds that follow from them, what was
+/// found.
 #pragma once
 
 #include <memory>
@@ -10,38 +11,39 @@
 #include "messages.hpp"
 #include "plan/plan.hpp"
 #include "point.hpp"
-#include "question.hpp"
+#include "search_input.hpp"
 
 namespace brume::tuner {
 
 class Fronts;
 class Grid;
-struct Choices;
+struct Assignments;
 struct Pipeline;
 struct Prices;
 
-/// A choice of a frame as a plan.
-struct Offer {
+/// An assignment of a configuration as a plan.
+struct Candidate {
   plan::Plan plan;
   std::vector<Point> stages;
   double predicted_s = 0.0;  ///< by the analyzer
 };
 
-/// A frame is bounded by its fastest strategies, memory or not: at once by what the slowest stage
-/// takes, then by a dynamic program over them; then by one over the strategies that fit, whose
-/// choices it offers.
-class FrameSearch {
+/// A configuration is bounded by its fastest strategies, memory or not: at once by what the slowest
+/// stage takes, then by a dynamic program over them; then by one over the strategies that fit,
+/// whose assignments it offers.
+class PipelineSearch {
  public:
-  /// `question` must outlive it. Frames that differ in their number of stages only share fronts.
-  /// @param bound_s  no plan of the frame is faster, says somebody else
-  FrameSearch(const Question& question, std::shared_ptr<Fronts> fronts, Frame frame,
-              double bound_s);
-  FrameSearch(const FrameSearch&) = delete;
+  /// `input` must outlive it. Configurations that differ in their number of stages only share
+  /// fronts.
+  /// @param bound_s  no plan of the configuration is faster, says somebody else
+  PipelineSearch(const SearchInput& input, std::shared_ptr<Fronts> fronts, PipelineConfig config,
+                 double bound_s);
+  PipelineSearch(const PipelineSearch&) = delete;
 
-  const Frame& frame() const { return frame_; }
+  const PipelineConfig& config() const { return config_; }
   const Fronts& fronts() const { return *fronts_; }
 
-  /// Proven: no plan of the frame that has not been offered is faster [s].
+  /// Proven: no plan of the configuration that has not been offered is faster [s].
   double bound_s() const { return bound_s_; }
   /// Whether it has looked at its fastest strategies.
   bool begun() const { return step_ != Step::begin; }
@@ -57,19 +59,19 @@ class FrameSearch {
   // Each step raises the bound, or finds plans whose bound is below `known_s`. Its parts may be
   // given different grids; any may be out of time.
 
-  /// Looks at the fastest strategies: one at a time of those frames that share fronts.
+  /// Looks at the fastest strategies: one at a time of those configurations that share fronts.
   void begin(Grid& grid);
   /// What to prepare.
   const std::vector<Part>& plan(double known_s);
-  Seat seat(const Part& part) const { return {frame_, part.layout, part.after}; }
+  StagePosition position(const Part& part) const { return {config_, part.layout, part.after}; }
   void prepare(Grid& grid, const Part& part);
   /// What follows from the fronts, which nobody changes meanwhile. @return new plans
-  std::vector<Offer> work(Grid& grid);
+  std::vector<Candidate> work(Grid& grid);
   /// Has the next fronts count host bytes, where the step found that they matter.
   void settle();
 
   /// Takes one stage's strategy out: it was seen not to fit.
-  void strike(int after, const Point& point);
+  void exclude(int after, const Point& point);
   /// From now on what its formulas say has to fit into this share of what had to hold it.
   void take_less_memory(double share);
 
@@ -96,14 +98,14 @@ class FrameSearch {
   Pipeline limited_pipeline(const std::vector<Part>& parts);
   std::vector<Part> parts(const Thresholds& thresholds_s) const;
   const std::vector<Point>& unlimited(int layout, int after) const;
-  Rooms rooms(const Thresholds& thresholds_s) const;
+  StageCapacities capacities(const Thresholds& thresholds_s) const;
   Thresholds thresholds(double cutoff_s) const;
-  int most_of_others(const Capacity& room, int layout, int after) const;
-  std::vector<Offer> offers(Grid& grid, const Pipeline& pipeline, const Choices& choices,
-                            double known_s);
+  int most_of_others(const Capacity& capacity, int layout, int after) const;
+  std::vector<Candidate> candidates(Grid& grid, const Pipeline& pipeline,
+                                    const Assignments& assignments, double known_s);
 
-  const Question& question_;
-  Frame frame_;
+  const SearchInput& input_;
+  PipelineConfig config_;
   std::shared_ptr<Fronts> fronts_;
   std::optional<MessageTable> messages_;
   std::vector<std::vector<std::vector<Point>>> unlimited_;  ///< [layout][role]
@@ -112,7 +114,7 @@ class FrameSearch {
   std::size_t ends_tried_ = 0;  ///< cutoffs under which this step found nothing
   double bound_s_;
   double fastest_layer_s_ = infinity, shortest_layer_s_ = infinity;  ///< of whole, shortest times
-  double longest_less_s_ = 0.0;  ///< by which a stage's first and last passes may be shorter
+  double longest_early_send_s_ = 0.0;  ///< by which a stage's first and last passes may be shorter
   bool host_matters_ = false;
   std::size_t most_labels_;
   std::int64_t programs_ = 0;

@@ -17,12 +17,12 @@ class Grid;
 
 /// Each thread has a grid of its own, which remembers what it was asked. What is found depends
 /// neither on their number nor on which of them does what.
-class Team {
+class WorkerPool {
  public:
   /// @param threads  at least 1; what else it is given must outlive it
-  Team(const model::Config& model, const hardware::Machine& machine, const Deadline& deadline,
-       int threads);
-  ~Team();
+  WorkerPool(const model::Config& model, const hardware::Machine& machine, const Deadline& deadline,
+             int threads);
+  ~WorkerPool();
 
   /// Calls `body` for each i in [0, count), as parallel_for does.
   void each(std::size_t count, const std::function<void(std::size_t i, Grid& grid)>& body);

@@ -19,12 +19,12 @@ class Packings;
 namespace brume::tuner {
 
 class AllRows;
-struct Frame;
+struct PipelineConfig;
 struct Point;
 struct Progress;
 
 /// What a search is about, and how long it may take.
-struct Question {
+struct SearchInput {
   const model::Config& model;
   int global_batch;
   hardware::Cluster cluster;
@@ -36,13 +36,14 @@ struct Question {
   schedule::Packings* packings = nullptr;  ///< known to all searches: plans share stages
   Progress* progress = nullptr;
   std::function<plan::Plan(plan::Plan)> conform = {};  ///< as tuner::Options has it
-  bool roughly = false;                                ///< the best of each frame will do
+  bool roughly = false;                                ///< the best of each configuration will do
 };
 
-/// Those of 1F1B that a question asks for.
-std::vector<Frame> frames(const Question& question);
+/// Those of 1F1B that an input asks for.
+std::vector<PipelineConfig> configs(const SearchInput& input);
 
-/// A choice of a frame as a plan: one point per stage, first stage first.
-plan::Plan plan_of(const Question& question, const Frame& frame, const std::vector<Point>& stages);
+/// An assignment of a configuration as a plan: one point per stage, first stage first.
+plan::Plan plan_of(const SearchInput& input, const PipelineConfig& config,
+                   const std::vector<Point>& stages);
 
 }  // namespace brume::tuner

@@ -9,13 +9,13 @@
 namespace brume::tuner {
 
 class Grid;
-struct Question;
+struct SearchInput;
 
 /// Whether some plan of 1F1B fits by the formulas; true where there is no time to know.
-bool may_fit(const Question& question, Grid& grid);
+bool may_fit(const SearchInput& input, Grid& grid);
 
 /// The plan of 1F1B that needs least of its devices' memory, whatever their limit; none where
 /// nothing can be split. @throws OutOfTime
-std::optional<plan::Plan> smallest_plan(const Question& question, Grid& grid);
+std::optional<plan::Plan> minimal_memory_plan(const SearchInput& input, Grid& grid);
 
 }  // namespace brume::tuner
