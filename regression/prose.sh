@@ -1,5 +1,5 @@
 #!/bin/sh
-# Pages and the comments of public headers follow the rules of writing in src/contributing.md: the forms that a script can
+# Pages and the comments of public headers and of the tuner follow the rules of writing in src/contributing.md: the forms that a script can
 # see. Links and names of files in pages lead somewhere; commands in pages have verbs and options that the program knows.
 #   prose.sh SOURCES BRUME [PAGE...]       default: all pages
 set -eu
@@ -60,7 +60,7 @@ rm -f "${TMPDIR:-/tmp}/prose.$$"
 
 [ "$all" -gt 0 ] && exit $status
 
-find inc -name '*.hpp' | sort | xargs awk -f "$rules/docstrings.awk" || status=1
+find inc src/tuner -name '*.[ch]pp' | sort | xargs awk -f "$rules/docstrings.awk" || status=1
 [ "$(wc -l < README.md)" -le 150 ] || complain "README.md: more than 150 lines"
 [ "$(wc -w < README.md)" -le 1300 ] || complain "README.md: more than 1,300 words"
 exit $status

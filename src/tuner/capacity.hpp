@@ -30,7 +30,7 @@ class DeviceUsage {
     const Axis& axis = axes_[std::size_t(group)];
     return int(use / axis.stride % axis.count) * axis.unit;
   }
-  /// With so many devices more.
+  /// Usage after adding devices of a group.
   std::size_t with(std::size_t use, int group, int devices) const {
     const Axis& axis = axes_[std::size_t(group)];
     return use + std::size_t(devices / axis.unit) * axis.stride;
@@ -66,9 +66,9 @@ class Capacity {
            const Deadline& deadline);
 
   const DeviceUsage& usage() const { return usage_; }
-  /// Of the last `stages`, on the devices in use.
+  /// Most layers of the last `stages`, on the devices in use.
   int last(int stages, std::size_t use) const { return last_[std::size_t(stages)][use]; }
-  /// Of the stages before those, on other devices.
+  /// Most layers of the stages before them, on other devices.
   int first(int stages, std::size_t use) const { return first_[std::size_t(stages)][use]; }
 
  private:

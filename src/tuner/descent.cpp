@@ -11,7 +11,7 @@ namespace {
 constexpr int most_given = 3;           ///< layers
 constexpr std::size_t most_timed = 32;  ///< neighbours of an assignment, those of the least bounds
 constexpr int most_steps = 16, most_in_vain = 4;
-constexpr int most_far = 1;  ///< in vain, while nothing is faster than the fastest plan known
+constexpr int most_far = 1;  ///< steps without gain, while the fastest known plan is faster
 
 struct ByKey {
   bool operator()(const std::vector<Point>& a, const std::vector<Point>& b) const {
@@ -31,15 +31,15 @@ class Neighbours {
     }
   }
 
-  /// By rising bound.
+  /// Returns the neighbours, sorted by bound.
   std::vector<Assignment> take() {
     std::ranges::stable_sort(found_, {}, &Assignment::least_s);
     return std::move(found_);
   }
 
  private:
-  /// What a stage may take of so many layers, on a mesh as large as its own one. It works on all
-  /// microbatches.
+  /// Visits the points that a stage may have with these layers, on a mesh of its size. Points that
+  /// are too slow for all microbatches are skipped.
   template <typename Body>
   void each_point(std::size_t stage, int layers, Body&& body) const {
     const Layout& mesh = pipeline_.layout(stages_[stage]);

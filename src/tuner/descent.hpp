@@ -1,4 +1,4 @@
-/// @file From assignments to faster ones beside them.
+/// @file Local search: steps from assignments to faster neighbours.
 #pragma once
 
 #include <functional>
@@ -17,7 +17,7 @@ struct Timed {
 using TimeOf = std::function<double(const std::vector<Point>& stages)>;
 
 /// The fastest assignments that steps to neighbours lead to. The dynamic program tells assignments
-/// apart by their bounds, so beside those that it offers there may be faster ones. A neighbour
+/// apart by their bounds, so neighbours of its assignments may be faster. A neighbour
 /// differs in the strategy of one stage, or of all stages that share it, on a mesh as large; or a
 /// stage gives layers to another one. Those whose bound is not below the fastest time are not
 /// timed.

@@ -65,7 +65,7 @@ void Fronts::prepare(Grid& grid, const StagePosition& position, int least_layers
 
 /// The steps from a strategy to the next ratio along each axis; to the first one also together with
 /// a part of it, because offloaded state may cost time, and take some off once the host steps it.
-/// On the disk no part does.
+/// Parts on the disk are not raised with it.
 std::vector<Step> Fronts::steps(const StagePosition& position, const Strategy& from) const {
   std::vector<Step> found;
   const auto raise = [&](Strategy& to, std::size_t axis) {

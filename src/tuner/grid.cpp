@@ -32,7 +32,7 @@ bool is_knob(const plan::Knob& knob, auto member) {
   return knob.member == decltype(knob.member)(member);
 }
 
-/// In the order of analyzer::variables().
+/// The variables, in the order of analyzer::variables().
 const std::vector<Variable>& variables() {
   static const std::vector<Variable> all = [] {
     std::vector<Variable> found;
@@ -116,7 +116,7 @@ struct Grid::Priced {
     }
   }
 
-  /// Of a strategy, whose shared variables have these values.
+  /// Values that strategies with these shared variables have in common.
   const std::vector<double>& common(const std::vector<double>& values) {
     key.clear();
     for (const std::size_t v : in_common) key.push_back(values[v]);
@@ -168,7 +168,7 @@ Grid::Role& Grid::role(analyzer::StageRole wanted) {
   return *role;
 }
 
-/// Those that follow from the position; others are 0.
+/// Values of the variables that follow from the position; the others are 0.
 const std::vector<double>& Grid::values(const StagePosition& position) {
   const PipelineConfig& config = position.config;
   const bool several = config.num_stages > 1;
@@ -192,7 +192,7 @@ void Grid::evaluate(Priced& priced, const StagePosition& position, std::span<con
   deadline_.check();
   struct Place {
     const std::vector<double>* common;
-    std::size_t kind;  ///< those of one kind ask functions for the same
+    std::size_t kind;  ///< points of one kind evaluate functions at the same arguments
     std::size_t point;
     auto operator<=>(const Place&) const = default;
   };
@@ -276,7 +276,7 @@ void Grid::price_memory(const StagePosition& position, std::span<Point> points) 
 
 namespace {
 
-/// As stages of two layouts stand on nodes: on one, if they may.
+/// Location of two stages on nodes: on one node if they fit there.
 analyzer::EndsOf ends(const Layout& a, const Layout& b, const hardware::Machine& machine,
                       bool on_one_node = true) {
   const int per_node = machine.profile(a.group).key.ranks_per_node;

@@ -20,19 +20,20 @@ namespace brume::tuner {
 /// the deadline has passed.
 class Grid {
  public:
-  /// What it is given must outlive it.
+  /// The arguments must outlive the object.
   Grid(const model::Config& model, const hardware::Machine& machine, const Deadline& deadline);
   ~Grid();
 
-  void price_time(const StagePosition& position,
-                  std::span<Point> points);  ///< sets stable and delta
-  void price_memory(const StagePosition& position,
-                    std::span<Point> points);  ///< sets bytes on each tier
+  /// Sets the points' four times.
+  void price_time(const StagePosition& position, std::span<Point> points);
+  /// Sets the points' bytes on each tier.
+  void price_memory(const StagePosition& position, std::span<Point> points);
 
   /// Seconds of messages between stages of these layouts, which share a node where they can
   /// (analyzer/messages.hpp).
   double stream_s(const Layout& from, const Layout& to);
-  /// What the gradient of a tied head's table takes home after the last stage's last backward.
+  /// Seconds until the gradient of a tied head's table is back on the first stage, after the last
+  /// stage's last backward.
   /// @param on_one_node  whether the first and the last stage may share one
   double tied_gradient_s(const Layout& first, const Layout& last, bool on_one_node);
 
@@ -60,13 +61,14 @@ class Grid {
   analyzer::Analyzer analyzer_;
   std::map<std::pair<Layout, Layout>, double> streams_s_;
   std::map<std::tuple<Layout, Layout, bool>, double> tied_gradients_s_;
-  std::map<Layout, std::array<double, 2>> between_parts_bytes_;  ///< of a layer, of a stored one
+  /// Bytes of a layer, and of a stored layer.
+  std::map<Layout, std::array<double, 2>> between_parts_bytes_;
   /// Variables of a position, by layout, microbatches, run-ahead, those in flight, whether there
   /// are others.
   std::map<std::tuple<Layout, int, int, double, bool>, std::vector<double>> values_;
   std::array<std::vector<double>, 4> outputs_;  ///< columns of the last evaluation
   std::array<std::vector<double>, 4> results_;  ///< the same in the order of its batches
-  std::vector<std::vector<double>> columns_;    ///< of its last batch
+  std::vector<std::vector<double>> columns_;    ///< columns of its last batch
   std::int64_t evaluations_ = 0;
 };
 

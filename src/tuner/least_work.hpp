@@ -1,4 +1,4 @@
-/// @file What computing alone takes: a bound on every plan's simulated time.
+/// @file Compute-only lower bound on every plan's simulated time.
 #pragma once
 
 #include <vector>

@@ -1,4 +1,4 @@
-/// @file What messages between the stages of a configuration take, by their layouts.
+/// @file Seconds of messages between the stages of a pipeline configuration, by their layouts.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@ namespace brume::tuner {
 class Grid;
 struct PipelineConfig;
 
-/// Seconds of messages between any two layouts of a configuration that stand beside each other, and
+/// Seconds of messages between any two layouts of a configuration that are neighbours, and
 /// of those of a tied head. Meshes smaller than a node are taken to share one, so that no plan's
 /// messages are faster.
 class MessageTable {
@@ -26,7 +26,7 @@ class MessageTable {
   double stream_s(int from, int to) const {
     return from < 0 || to < 0 || streams_s_.empty() ? least_stream_s_ : streams_s_[index(from, to)];
   }
-  /// What the gradient of a tied head's table takes at least from a last stage home.
+  /// Least seconds of a tied head's table gradient from a last stage to the first one.
   double tied_gradient_s(int last) const {
     return tied_gradients_s_.empty() ? 0.0 : tied_gradients_s_[std::size_t(last)];
   }

@@ -30,8 +30,8 @@ struct Row {
 
 /// The program as plain data, made before GLPK is entered and read after it was left.
 struct Program {
-  std::vector<double> cost;  ///< by column, from 0
-  std::vector<char> binary;  ///< by column
+  std::vector<double> cost;  ///< [column - 1]
+  std::vector<char> binary;  ///< [column - 1]
   std::vector<Row> rows;
   int time_limit_ms = 0;
 
@@ -188,12 +188,12 @@ class Formulation {
       }
   }
 
-  /// What an iteration takes at least beside the stages before one.
+  /// Lower bound on the iteration, without the stages before this one.
   struct Terms {
     double stable, less;  ///< this stage's stable time, and what its shortest trip is less
     double later;         ///< round trips through all later stages
     double next = 0.0;    ///< and through the next one alone
-    bool whole = true;    ///< with what its first and last pass take more
+    bool whole = true;    ///< includes the extra time of its first and last pass
   };
 
   /// The terms of pipeline.hpp's maximum that stand for one stage: iteration >= each of them.

@@ -27,7 +27,7 @@ std::vector<Point> extremes(const StagePosition& position, int layers, const Axe
   return found;
 }
 
-/// Which strategies need least memory, of all configurations of 1F1B.
+/// Finds the strategies that need least memory, of all configurations of 1F1B.
 class MinimalMemory {
  public:
   MinimalMemory(const SearchInput& input, Grid& grid)
@@ -95,14 +95,14 @@ class MinimalMemory {
   }
 
  private:
-  /// Role, layout, kept, run-ahead, layers.
+  /// Role, layout, memory, run-ahead, layers.
   using Key = std::tuple<analyzer::StageRole, Layout, MemoryKey, int, int>;
 
   double memory_bytes(const StagePosition& position) const {
     return double(input_.cluster.groups[std::size_t(position.mesh().group)].memory_bytes);
   }
 
-  /// For each number of layers the strategy that needs least host memory within a share.
+  /// The strategy of each number of layers that needs least host memory within a share.
   std::vector<Point> within(const StagePosition& position, int least_layers, int most_layers,
                             double share) {
     std::vector<Point> found;

@@ -51,7 +51,7 @@ double NodeOrders::seconds(const Order& order) const {
   return sum_s;
 }
 
-/// Of the traffic that two places take part in.
+/// Seconds of the traffic that two places take part in.
 double NodeOrders::seconds_at(int a, int b, const Order& order) const {
   double sum_s = 0.0;
   for (const std::size_t i : at_[std::size_t(a)]) sum_s += seconds(traffic_[i], order);

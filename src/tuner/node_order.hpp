@@ -1,4 +1,4 @@
-/// @file On which nodes the stages of a plan lie, so that slow links carry least.
+/// @file Order of nodes in which slow links carry least.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 namespace brume::tuner {
 
-/// What orders of some nodes are chosen by.
+/// Costs of orders of nodes, and the best order.
 class NodeOrders {
  public:
   /// @param profile  whose slow pairs count
@@ -28,7 +28,7 @@ class NodeOrders {
   /// out.
   double seconds(const Order& order) const;
 
-  /// Of all orders the first one that takes least.
+  /// The first of all orders that takes least.
   Order exact() const;
 
   /// Place by place the node that adds least, or the given order where that takes less; then nodes
@@ -43,7 +43,7 @@ class NodeOrders {
   Order greedy() const;
 
   std::size_t nodes_;
-  std::vector<double> times_;  ///< [node, node] as long as between most nodes
+  std::vector<double> times_;  ///< [node, node] slowdown against most node pairs
   std::vector<schedule::NodeTraffic> traffic_;
   std::vector<std::vector<std::size_t>> at_;  ///< [place] the traffic that it takes part in
 };

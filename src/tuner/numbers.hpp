@@ -1,4 +1,4 @@
-/// @file What comparisons of costs allow for.
+/// @file Rounding that comparisons of costs allow for.
 #pragma once
 
 #include "base/numbers.hpp"

@@ -10,11 +10,12 @@
 namespace brume::tuner {
 namespace {
 
-constexpr double least_gain = 0.005;    ///< of the time of the fastest plan known
-constexpr int most_placed = 12;         ///< plans
-constexpr double refused_share = 0.97;  ///< what formulas may fill after a plan did not fit
+constexpr double least_gain = 0.005;  ///< share of the fastest known plan's time
+constexpr int most_placed = 12;       ///< plans
+/// Share of memory that formulas may fill after a plan did not fit.
+constexpr double refused_share = 0.97;
 
-/// Its bounds are none that others may read.
+/// Copy without progress: its bounds do not hold for all plans.
 SearchInput without_progress(SearchInput input) {
   input.progress = nullptr;
   return input;

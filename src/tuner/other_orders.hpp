@@ -13,11 +13,11 @@
 
 namespace brume::tuner {
 
-/// These plans wait less for a pipeline to fill, so their bounds are low and tell hardly anything,
-/// and predictions of chunks are up to a tenth too low where messages count. So nothing is proven
-/// of them: once the fastest plan of 1F1B is known, those are placed and simulated that are
-/// predicted to be faster, and count where they are simulated to be: the best one that fits of each
-/// configuration, and of few of these.
+/// Plans of other orders wait less for a pipeline to fill, so their bounds are low and tell hardly
+/// anything, and predictions of chunks are up to a tenth too low where messages count. So nothing
+/// is proven of them: once the fastest plan of 1F1B is known, those are placed and simulated that
+/// are predicted to be faster, and count where they are simulated to be: the best one that fits of
+/// each configuration, and of few of these.
 class OtherOrders {
  public:
   /// @param like  only plans that are cut as this one is, in its order, but for run-ahead
@@ -27,7 +27,8 @@ class OtherOrders {
   /// it.
   std::optional<Found> next(double known_s);
 
-  /// What they have to be faster than, predicted and simulated, where plans of `known_s` are known.
+  /// Time below which a predicted and simulated plan counts, if the fastest known plan takes
+  /// `known_s`.
   static double worth_s(double known_s);
 
   /// It was seen not to fit.

@@ -12,7 +12,7 @@
 namespace brume::tuner {
 namespace {
 
-/// What the objective asks of a configuration for a stage with so many after it.
+/// Counts of the objective for a stage with `after` stages after it.
 struct Counts {
   Counts(const PipelineConfig& config, int after)
       : after(after), trips(tuner::trips(config, after)), fill_share(config.fill_share()) {
@@ -25,11 +25,11 @@ struct Counts {
   int trips;  ///< through this stage and those after it
   double fill_share;
   int in_flight = 0;
-  std::optional<Turns> turns;  ///< of 1F1B, where there is a next stage
+  std::optional<Turns> turns;  ///< set for 1F1B, if a next stage exists
 };
 
-/// For how long a stage waits while the first microbatch goes through those after it and back, and
-/// while the last one does.
+/// Seconds that a stage waits while the first microbatch goes through the later stages and back,
+/// and while the last one does.
 double idle_s(const PipelineConfig& config, const Counts& counts, const Point& point,
               double round_s) {
   const double rounds_s = counts.in_flight + 1 < config.microbatches
@@ -38,7 +38,7 @@ double idle_s(const PipelineConfig& config, const Counts& counts, const Point& p
   return std::max(0.0, rounds_s - counts.in_flight * point.stable_s);
 }
 
-/// What the turns of a label's first stage and the next one take.
+/// Seconds of the turns of a label's first stage and the next one.
 double turns_s(const Counts& counts, const Label& label, const Label& later, double way_s) {
   return counts.turns->count * (label.front_s + way_s + later.front_s) +
          counts.turns->later_flight * label.front_s;

@@ -24,7 +24,7 @@
 /// forward p_{i+1} on. Nor is it shorter than what the last stage works on all microbatches but
 /// one and the gradient of a tied table takes home, for that leaves after the last one's head.
 ///
-/// Where a stage's layers are cut into v chunks, others wait for its first chunk only, so w_j of
+/// If a stage's layers are cut into v chunks, others wait for its first chunk only, so w_j of
 /// the first sum is divided by v, and messages pass between two stages v times each way. What is
 /// said of p_i does not hold then; an iteration takes at least
 ///
@@ -72,15 +72,15 @@ struct Assignment {
   double least_s = infinity;
 };
 
-/// In how many trips through the stages from this one on and back microbatches go at least, where
-/// each of these waits for the one before it.
+/// Least number of trips through this and the later stages and back, if each trip waits for the one
+/// before it.
 int trips(const PipelineConfig& config, int after);
 
 /// The turns that a stage of 1F1B and the next one take.
 struct Turns {
   Turns(const PipelineConfig& config, int after);
 
-  int later_flight;  ///< in the next stage
+  int later_flight;  ///< microbatches in flight in the next stage
   int count;
 };
 
@@ -91,10 +91,10 @@ double least_s(const Pipeline& pipeline, const std::vector<Point>& stages);
 /// host memory.
 bool fits_host(const Pipeline& pipeline, const std::vector<Point>& stages);
 
-/// What the dynamic program finds under a cutoff.
+/// Result of the dynamic program under a cutoff.
 struct Assignments {
   double bound_s = infinity;     ///< proven: no assignment takes less; at most the cutoff
-  std::vector<Assignment> best;  ///< by rising bound; those that differ in nothing that counts once
+  std::vector<Assignment> best;  ///< sorted by bound; equal ones once
   bool merged = false;  ///< labels were merged: assignments may take longer than their bound, and
                         ///< may need more host memory than there is
 };

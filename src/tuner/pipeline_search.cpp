@@ -22,8 +22,8 @@ constexpr double near = 1.12;  ///< a plan known that is nearer to the bound is 
 
 constexpr int threshold_rounds = 3;
 
-/// Plans that a configuration of 1F1B offers; more would only differ in knobs that hardly matter. A
-/// configuration of another order, of which only the best plan is placed, offers that one.
+/// Candidates of a 1F1B configuration; more would only differ in knobs that hardly matter. Another
+/// order has one, because only its best plan is placed.
 constexpr std::size_t most_candidates = 4;
 
 constexpr double worth_steps = 1.03;  ///< steps gain so much, of the time of the fastest plan known
@@ -227,7 +227,7 @@ int PipelineSearch::most_of_others(const Capacity& capacity, int layout, int aft
   return others;
 }
 
-/// What stages of at most such stable times may take, as far as layers and devices can add up.
+/// Fronts that stages below these stable times may take, as far as layers and devices can add up.
 std::vector<PipelineSearch::Part> PipelineSearch::parts(const Thresholds& thresholds_s) const {
   const Capacity capacity(capacities(thresholds_s), input_.cluster, input_.deadline);
   const int num_layers = input_.model.num_layers;
@@ -305,7 +305,7 @@ std::vector<Candidate> PipelineSearch::work(Grid& grid) {
   return found;
 }
 
-/// The assignments that the analyzer predicts to be fastest, and those beside them where one may be
+/// The assignments that the analyzer predicts to be fastest, and their neighbours where one may be
 /// faster than `known_s`. The dynamic program's come by rising bound, below which no prediction is.
 std::vector<Candidate> PipelineSearch::candidates(Grid& grid, const Pipeline& pipeline,
                                                   const Assignments& assignments, double known_s) {

@@ -1,5 +1,4 @@
-/// @file One configuration of a search: its strategies, the bounds that follow from them, what was
-/// found.
+/// @file Search within one pipeline configuration: its strategies, their bounds, its candidates.
 #pragma once
 
 #include <memory>
@@ -21,21 +20,21 @@ struct Assignments;
 struct Pipeline;
 struct Prices;
 
-/// An assignment of a configuration as a plan.
+/// An assignment as a plan, with its predicted time.
 struct Candidate {
   plan::Plan plan;
   std::vector<Point> stages;
-  double predicted_s = 0.0;  ///< by the analyzer
+  double predicted_s = 0.0;  ///< predicted by the analyzer
 };
 
 /// A configuration is bounded by its fastest strategies, memory or not: at once by what the slowest
 /// stage takes, then by a dynamic program over them; then by one over the strategies that fit,
-/// whose assignments it offers.
+/// whose assignments are its candidates.
 class PipelineSearch {
  public:
   /// `input` must outlive it. Configurations that differ in their number of stages only share
   /// fronts.
-  /// @param bound_s  no plan of the configuration is faster, says somebody else
+  /// @param bound_s  bound that another search has proven
   PipelineSearch(const SearchInput& input, std::shared_ptr<Fronts> fronts, PipelineConfig config,
                  double bound_s);
   PipelineSearch(const PipelineSearch&) = delete;
@@ -43,11 +42,11 @@ class PipelineSearch {
   const PipelineConfig& config() const { return config_; }
   const Fronts& fronts() const { return *fronts_; }
 
-  /// Proven: no plan of the configuration that has not been offered is faster [s].
+  /// Proven: no plan of the configuration that has not been returned is faster [s].
   double bound_s() const { return bound_s_; }
   /// Whether it has looked at its fastest strategies.
   bool begun() const { return step_ != Step::begin; }
-  /// Whether there may be plans that have not been offered.
+  /// Whether there may be plans that have not been returned.
   bool open() const { return step_ != Step::done; }
 
   /// Fronts that stages may take.
@@ -61,18 +60,19 @@ class PipelineSearch {
 
   /// Looks at the fastest strategies: one at a time of those configurations that share fronts.
   void begin(Grid& grid);
-  /// What to prepare.
+  /// Plans the next step. @return the fronts to prepare
   const std::vector<Part>& plan(double known_s);
   StagePosition position(const Part& part) const { return {config_, part.layout, part.after}; }
   void prepare(Grid& grid, const Part& part);
-  /// What follows from the fronts, which nobody changes meanwhile. @return new plans
+  /// Takes the step that is prepared; nobody may change the fronts meanwhile. @return new
+  /// candidates
   std::vector<Candidate> work(Grid& grid);
   /// Has the next fronts count host bytes, where the step found that they matter.
   void settle();
 
   /// Takes one stage's strategy out: it was seen not to fit.
   void exclude(int after, const Point& point);
-  /// From now on what its formulas say has to fit into this share of what had to hold it.
+  /// Requires from now on that the predicted memory fits in this share of the limit.
   void take_less_memory(double share);
 
   /// The bound that GLPK proves, where few strategies may be part of a plan below `known_s`.
@@ -113,8 +113,8 @@ class PipelineSearch {
   std::optional<Prepared> prepared_;
   std::size_t ends_tried_ = 0;  ///< cutoffs under which this step found nothing
   double bound_s_;
-  double fastest_layer_s_ = infinity, shortest_layer_s_ = infinity;  ///< of whole, shortest times
-  double longest_early_send_s_ = 0.0;  ///< by which a stage's first and last passes may be shorter
+  double fastest_layer_s_ = infinity, shortest_layer_s_ = infinity;  ///< least time of a layer
+  double longest_early_send_s_ = 0.0;  ///< most by which a stage's passes may send early
   bool host_matters_ = false;
   std::size_t most_labels_;
   std::int64_t programs_ = 0;

@@ -15,8 +15,8 @@ namespace brume::tuner {
 
 /// Ranks' Programs and what their arenas take.
 struct Placement {
-  std::vector<schedule::Program> programs;  ///< of all ranks, of one rank of each stage, or none
-  std::vector<GroupMemory> groups;          ///< by group
+  std::vector<schedule::Program> programs;  ///< all ranks, or one rank per stage, or none
+  std::vector<GroupMemory> groups;          ///< [group]
   std::vector<std::int64_t> stage_bytes;    ///< [stage] largest arena of its ranks, among the first
                                             ///< stages, on whose ranks all others lie
   std::optional<int> misfit;  ///< a stage that does not fit; `programs` may then be empty
@@ -25,16 +25,15 @@ struct Placement {
 /// Seconds by which placing the first plan may exceed the search's limit: without it there is none.
 inline constexpr double placing_s = 1.0;
 
-/// From the first and last rank of each stage, which differ only in their places (the others are
-/// like the larger one), over the first microbatches, in which the peak is reached. Leaves no
-/// Programs. @throws OutOfTime
+/// Places the first and last rank of each stage (the others are like the larger one) over the first
+/// microbatches, in which the peak is reached. Keeps no Programs. @throws OutOfTime
 ///
 /// @param until_it_fits  placing ends there, though fewer bytes might do
 Placement sample(const plan::Plan& whole, const model::Config& model,
                  const hardware::Cluster& cluster, int threads, const Deadline& deadline,
                  schedule::Packings* packings = nullptr, bool until_it_fits = false);
 
-/// What a plan takes, in a few hundredths of the time that placing it takes.
+/// Coarse simulation of a plan, in a few hundredths of the time of placing it.
 struct Coarse {
   std::optional<int> misfit;          ///< a stage that does not fit
   std::optional<double> iteration_s;  ///< simulated; none: too large, or it does not execute
@@ -44,8 +43,8 @@ struct Coarse {
 /// @throws OutOfTime
 Coarse coarsely(const SearchInput& input, const plan::Plan& plan, int threads);
 
-/// From all ranks; from a sample where they are many, with one Program of each stage, or where the
-/// plan is one that does not execute. @throws OutOfTime
+/// Places all ranks; a sample if they are many, with one Program per stage, or if the plan does not
+/// execute. @throws OutOfTime
 Placement place(const plan::Plan& plan, const model::Config& model,
                 const hardware::Cluster& cluster, int threads, const Deadline& deadline);
 

@@ -12,10 +12,10 @@ namespace brume::tuner {
 
 /// Times of a stage in which points compete [s].
 struct StageTimes {
-  double stable_s = 0.0;      ///< both passes of a middle microbatch
-  double delta_s = 0.0;       ///< what the first and last microbatch add, where nothing hides it
-  double early_send_s = 0.0;  ///< by how much the fastest microbatch's messages leave sooner
-  double standalone_delta_s = 0.0;  ///< what they add where nothing hides updates
+  double stable_s = 0.0;  ///< both passes of a middle microbatch
+  double delta_s = 0.0;   ///< extra time of the first and last microbatch, where nothing hides it
+  double early_send_s = 0.0;        ///< the fastest microbatch sends so much sooner
+  double standalone_delta_s = 0.0;  ///< the same as delta_s, where nothing hides updates
 
   /// The first forward and the last backward until their messages leave, with their updates as far
   /// as they are waited for.

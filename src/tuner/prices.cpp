@@ -6,7 +6,7 @@ namespace brume::tuner {
 namespace {
 
 constexpr int halvings = 30, sections = 40;
-constexpr int rounds = 3;  ///< over the groups, where there are several
+constexpr int rounds = 3;  ///< passes over several groups
 constexpr double golden = 0.6180339887498949;
 
 /// The bound under some prices, and the layers that the stages would take.

@@ -1,4 +1,4 @@
-/// @file What the search found, for people.
+/// @file Report of a search, for people.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -33,7 +33,7 @@ std::string on_groups(const plan::Plan& plan) {
   return plan.stages[0].group.empty() ? "" : " on " + of_stages(plan, &plan::Stage::group);
 }
 
-/// The line that says where the iteration's time goes: to the slowest stage, and beside it.
+/// Line that splits the iteration's time into the slowest stage's work and the rest.
 std::string time_lines(const RankedPlan& best) {
   const auto slowest = std::ranges::max_element(
       best.prediction.stages, {},
@@ -99,7 +99,7 @@ std::string ablation_lines(const Result& result) {
   return text;
 }
 
-/// What the search did not come to.
+/// Line that states which part of the search was cut short.
 std::string limit_line(const Search& search) {
   if (!search.cut_short)
     return search.interrupted ? "limit   interrupted by a signal when the plan was found\n" : "";

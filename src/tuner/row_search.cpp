@@ -33,7 +33,7 @@ std::vector<Fit> RowSearch::fits(std::span<const Strategy> rows) {
   return found;
 }
 
-/// Where a line through the ends would meet the limit; what is no line ends by bisection.
+/// Level at which a line through the ends meets the limit; after a few tries the middle one.
 int RowSearch::Bracket::middle(double limit_bytes) const {
   constexpr int most_tries = 3;
   const int width = fit.strategy.level - unfit;
@@ -52,7 +52,7 @@ void RowSearch::try_levels(std::vector<Bracket>& brackets, const auto& level_of)
 
 /// Levels between which a row begins to fit: with all of its layers recomputed selectively, else
 /// with all of them in full. Only what fits with all of them stored asks for no higher ratios:
-/// these may cost less time than the layers that they make room for take off.
+/// they may cost less time than the layers save for which they free memory.
 std::vector<RowSearch::Bracket> RowSearch::brackets() {
   price_memory(grid_, position_, rows_, &Row::point);
   std::vector<Bracket> open, higher;

@@ -12,13 +12,13 @@ namespace brume::tuner {
 class Grid;
 class Times;
 
-/// What higher ratios of a row may save: device memory, host memory.
+/// Memory that higher ratios of a row may save.
 struct Savings {
   bool device = true, host = false;
 };
 
-/// What fits of a row. The lowest level that fits counts, found by bisection; where time or host
-/// bytes fall with higher levels, or device bytes do not, all that fit.
+/// Points of a row that fit. The lowest level that fits counts, found by bisection. If time or host
+/// bytes fall with higher levels, or device bytes do not, all that fit count.
 struct Fit {
   Strategy row;
   Savings savings{};
@@ -44,7 +44,7 @@ class RowSearch {
 
  private:
   struct Row {
-    Point point;  ///< at the level that was last tried
+    Point point;  ///< its level is the last one tried
     Fit fit;
   };
   /// Two levels of a row between which it begins to fit.

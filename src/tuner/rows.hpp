@@ -17,7 +17,7 @@
 
 namespace brume::tuner {
 
-/// Rows of positions that are alike. Each is looked at once, whichever search asks first: for all
+/// Rows of positions of one class. Each is searched once, whichever search asks first. For all
 /// threads.
 class Rows {
  public:
@@ -36,7 +36,7 @@ class Rows {
  private:
   struct Row {
     Savings savings;
-    std::uint32_t begin = 0, end = 0;  ///< of points_
+    std::uint32_t begin = 0, end = 0;  ///< range of points_
   };
 
   std::vector<Row> search(Grid& grid, const StagePosition& position,
@@ -48,7 +48,7 @@ class Rows {
   Axes axes_;
   bool host_matters_;
   std::mutex mutex_;
-  Memo<Strategy, Row> rows_;  ///< by Strategy::row()
+  Memo<Strategy, Row> rows_;  ///< key: Strategy::row()
   std::vector<Point> points_;
   Memo<Step::Target, bool> gains_;
 };
@@ -64,13 +64,13 @@ class AllRows {
   const Limits& limits(int group) const { return limits_[std::size_t(group)]; }
 
  private:
-  /// Role, layout, microbatches, run-ahead, kept; whether layers may be recomputed, and stored, and
-  /// a node's stages share its host memory.
+  /// Role, layout, microbatches, run-ahead, memory; whether layers may be recomputed, and stored,
+  /// and a node's stages share its host memory.
   using Key = std::tuple<analyzer::StageRole, Layout, int, int, MemoryKey, bool, bool, bool>;
 
   std::vector<Limits> limits_;  ///< [group]
   std::mutex mutex_;
-  /// By role, layout, microbatches, whether there are other stages.
+  /// Key: role, layout, microbatches, whether there are other stages.
   std::map<std::tuple<analyzer::StageRole, Layout, int, bool>, Times> times_;
   /// The same, and whether layers may be recomputed, and stored.
   std::map<std::tuple<analyzer::StageRole, Layout, int, bool, bool, bool>, RowTimes> row_times_;

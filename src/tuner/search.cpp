@@ -17,7 +17,7 @@ namespace {
 constexpr double worth_knowing = 0.003;       ///< relative, of the time of the fastest plan known
 constexpr std::size_t searches_at_once = 16;  ///< whatever the number of threads
 constexpr std::size_t searches_at_first = 2;  ///< until a plan is known
-constexpr double about = 1.03;                ///< as much as a step raises a bound
+constexpr double about = 1.03;                ///< factor by which a step raises a bound
 
 Bounds::key_type key(const PipelineConfig& config) {
   return {config.num_stages, config.microbatches, config.run_ahead};
@@ -84,7 +84,7 @@ void Searcher::begin(const std::vector<std::size_t>& round) {
   });
 }
 
-/// Prepares what the next step of some configurations asks for, positions that are alike one after
+/// Prepares what the next step of some configurations asks for, positions of one class one after
 /// the other.
 void Searcher::prepare(const std::vector<std::size_t>& round, double known_s) {
   using Task = std::pair<PipelineSearch*, const PipelineSearch::Part*>;
@@ -180,7 +180,8 @@ void Searcher::take_less_memory(const Found& found, double share) {
   forget_candidates(found.search);
 }
 
-/// What a configuration offered beside may hold the same strategy; what does not is offered again.
+/// Drops the other candidates of a configuration: they may hold the same strategy. It returns the
+/// rest again.
 void Searcher::forget_candidates(std::size_t search) {
   std::erase_if(candidates_, [&](const Found& other) { return other.search == search; });
 }

@@ -1,4 +1,4 @@
-/// @file Best-first search over configurations: plans in rising order of how fast they may be.
+/// @file Best-first search over pipeline configurations.
 #pragma once
 
 #include <algorithm>
@@ -85,8 +85,7 @@ class Searcher {
 
   /// Takes a stage's strategy out of the search: it was seen not to fit.
   void exclude(const Found& found, int stage);
-  /// From now on what formulas say of a plan's configuration has to fit into this share of the
-  /// memory.
+  /// Requires from now on that the predicted memory of a plan's configuration fits in this share.
   void take_less_memory(const Found& found, double share);
 
   /// Whether GLPK comes to the same bound for the configuration of a plan.
@@ -104,7 +103,7 @@ class Searcher {
   SearchInput input_;
   WorkerPool& workers_;
   Axes axes_;
-  Axes split_axes_;  ///< of backwards in two parts
+  Axes split_axes_;  ///< axes of split backwards
   /// [microbatches, run-ahead, zero bubble, layouts]
   std::map<std::tuple<int, int, bool, std::vector<Layout>>, std::shared_ptr<Fronts>> fronts_;
   std::deque<PipelineSearch> searches_;

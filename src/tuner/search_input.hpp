@@ -1,4 +1,4 @@
-/// @file What a search is about.
+/// @file Inputs of a search, and plans that follow from them.
 #pragma once
 
 #include <cstddef>
@@ -23,26 +23,26 @@ struct PipelineConfig;
 struct Point;
 struct Progress;
 
-/// What a search is about, and how long it may take.
+/// Inputs of a search, and how long it may take.
 struct SearchInput {
   const model::Config& model;
   int global_batch;
   hardware::Cluster cluster;
   const hardware::Machine& machine;
   deck::SearchKeys keys;
-  std::size_t most_labels;  ///< of a state of the dynamic program before some are merged
+  std::size_t most_labels;  ///< labels per state of the dynamic program before some are merged
   const Deadline& deadline;
   AllRows* rows;                           ///< known to all searches in this memory
   schedule::Packings* packings = nullptr;  ///< known to all searches: plans share stages
   Progress* progress = nullptr;
-  std::function<plan::Plan(plan::Plan)> conform = {};  ///< as tuner::Options has it
+  std::function<plan::Plan(plan::Plan)> conform = {};  ///< see tuner::Options
   bool roughly = false;                                ///< the best of each configuration will do
 };
 
-/// Those of 1F1B that an input asks for.
+/// All configurations of 1F1B.
 std::vector<PipelineConfig> configs(const SearchInput& input);
 
-/// An assignment of a configuration as a plan: one point per stage, first stage first.
+/// The plan of an assignment: one point per stage, first stage first.
 plan::Plan plan_of(const SearchInput& input, const PipelineConfig& config,
                    const std::vector<Point>& stages);
 

@@ -14,7 +14,7 @@ namespace {
 
 using Layouts = std::map<int, std::vector<Layout>>;
 
-constexpr double least_memory_error = 0.04;  ///< in other orders
+constexpr double least_memory_error = 0.04;  ///< share, for other orders than 1F1B
 
 /// Adds the layouts of one group, by number of microbatches.
 void add_layouts(const model::Config& model, int global_batch, const hardware::Cluster& cluster,

@@ -1,4 +1,4 @@
-/// @file The outer loops of the search: what all stages of a plan share, and where a stage may run.
+/// @file The outer loops of the search: pipeline configurations, and layouts of stages.
 #pragma once
 
 #include <compare>
@@ -17,7 +17,7 @@ struct StageRole;
 
 namespace brume::tuner {
 
-/// Where a stage runs and how it is split.
+/// Mesh of a stage and its split.
 struct Layout {
   int group = 0;
   int nodes = 1;  ///< mesh: within a node, or whole nodes
@@ -27,13 +27,13 @@ struct Layout {
   int tp = 1;
   bool disk = false;         ///< its nodes have one that a search may use
   bool host_update = false;  ///< the search may let their processors step
-  double times = 1.0;        ///< as analyzer::StageRole has it, in any order of the nodes
+  double times = 1.0;        ///< slowdown as in analyzer::StageRole, in any order of the nodes
 
   int devices() const { return nodes * devices_per_node; }
   auto operator<=>(const Layout&) const = default;
 };
 
-/// What of its configuration a stage's memory depends on.
+/// Parts of a pipeline configuration that determine a stage's memory.
 struct MemoryKey {
   /// Earlier microbatches in flight; of several chunks what their passes in flight add up to.
   double in_flight;
@@ -46,24 +46,25 @@ struct MemoryKey {
 /// Stages and microbatches of a plan, the order of its passes, and the layouts its stages choose
 /// from; b dp G = B in each.
 struct PipelineConfig {
-  int num_stages = 1;  ///< with devices of their own: Plan::pipeline_size()
+  int num_stages = 1;  ///< stages with devices of their own: Plan::pipeline_size()
   int microbatches = 1;
   int run_ahead = 1;
-  int chunks = 1;            ///< of a stage's layers, as in plan::Plan
-  bool zero_bubble = false;  ///< as in plan::Plan
+  int chunks = 1;            ///< chunks of a stage's layers, see plan::Plan
+  bool zero_bubble = false;  ///< see plan::Plan
   /// MemoryKey::error; formulas know neither chunks nor parts of backwards.
   double memory_error = 0.0;
   std::vector<Layout> layouts;
 
   bool is_1f1b() const { return chunks == 1 && !zero_bubble; }
-  /// Of a stage with so many stages after it.
+  /// Microbatches in flight on a stage with `after` stages after it.
   double in_flight(int after) const;
   MemoryKey memory_key(int after) const;
-  /// Of a stage's first forward and last backward the part that others wait for at least: its first
-  /// chunk; a forward and the part by which the first part of a backward is longer than the second,
-  /// run ahead a forward alone, of which a backward may do another one again.
+  /// Lower bound on the share of a stage's first forward and last backward that delays other
+  /// stages. With chunks it is the first chunk. With split backwards it is a forward and the part
+  /// by which the first part of a backward is longer than the second; run ahead it is a forward
+  /// alone, of which a backward may do another one again.
   double fill_share() const { return zero_bubble ? 1.0 / (2 + run_ahead) : 1.0 / chunks; }
-  /// Of a stage with so many others, each of which has a layer for each chunk.
+  /// Least and most layers of a stage: each of the others has a layer for each chunk.
   int least_layers() const { return chunks; }
   int most_layers(int of_model) const { return of_model - (num_stages - 1) * chunks; }
 };
@@ -71,7 +72,7 @@ struct PipelineConfig {
 /// A stage of this layout, without savings.
 plan::Stage stage_of(const Layout& mesh, const std::string& group);
 
-/// Where in a pipeline a stage stands.
+/// Position of a stage in a pipeline.
 struct StagePosition {
   const PipelineConfig& config;
   int layout;

@@ -16,23 +16,23 @@ namespace brume::tuner {
 /// A way to place the last stages.
 struct Label {
   double trip_s = 0.0;   ///< the fastest microbatch through them and back, with its messages
-  double front_s = 0.0;  ///< the share of the first of them in that
+  double front_s = 0.0;  ///< the share of the first one in that
   double least_s = 0.0;  ///< no iteration of them alone is faster
-  double standalone_s =
-      0.0;          ///< the longest that one of them works, were nothing to hide its updates,
-                    ///< or the last one until the gradient of a tied table is home
-  int layout = -1;  ///< of the first of them
-  PerGroup<double> host_bytes{};  ///< on each group's node that has room for more, if shared
+  /// The longest that one of them works, were nothing to hide its updates, or the last one until
+  /// the gradient of a tied table is home.
+  double standalone_s = 0.0;
+  int layout = -1;                ///< layout of the first one
+  PerGroup<double> host_bytes{};  ///< host memory of each group's open node, if shared
   int next = -1;                  ///< label of the stages after
   const Point* point = nullptr;
 
   double bound_s() const { return std::max(least_s, standalone_s); }
   using Times = std::array<double, 4>;
-  /// In which labels compete.
+  /// Times that decide dominance.
   Times times_s() const { return {trip_s, front_s, least_s, standalone_s}; }
 };
 
-/// A label of a state. Times alone decide most comparisons, so they stand beside each other here.
+/// A label of a state. Times alone decide most comparisons, so they are stored next to each other.
 struct Entry {
   Label::Times times_s;
   int label;
@@ -44,7 +44,7 @@ struct Arc {
   std::vector<const Point*> points;
 };
 
-/// What a stage may take on a mesh of so many devices, by rising layers.
+/// Points of a stage on a mesh of this size, by rising layers.
 struct Mesh {
   int group;
   int devices;
@@ -73,7 +73,7 @@ class States {
     return all_[std::size_t(at)].labels;
   }
 
-  /// In rising order; forgets them.
+  /// Returns the states in rising order and forgets them.
   std::vector<State> take() {
     for (const State& state : all_) place(state.use, state.layers) = -1;
     std::ranges::sort(all_, {}, [](const State& s) { return std::pair{s.use, s.layers}; });

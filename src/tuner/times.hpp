@@ -32,7 +32,7 @@ class PointGroups {
 
  private:
   std::vector<Point> points_;
-  std::vector<std::size_t> begins_;  ///< [group] of points_
+  std::vector<std::size_t> begins_;  ///< [group] index in points_
 };
 
 /// Values by key, found once and never moved. A few large blocks hold them and are freed whole: to
@@ -126,8 +126,8 @@ class RowTimes {
 
   Axes axes_;
   std::mutex mutex_;
-  Memo<Strategy, StageTimes> least_;  ///< by Strategy::row()
-  /// What samples() priced, by a row whose number of layers is 0.
+  Memo<Strategy, StageTimes> least_;  ///< key: Strategy::row()
+  /// Points that samples() priced; key: a row without layers.
   std::unordered_map<Strategy, std::vector<Point>, Strategy::Hash> samples_;
 };
 

@@ -112,7 +112,7 @@ class BestPlans {
     bool coarse;  ///< else predicted: it is too large to simulate
   };
 
-  /// What a plan has to be faster than to be of interest.
+  /// Time below which a plan is of interest.
   double known_s() const { return fastest_s_ * (1.0 - input_.keys.gap); }
 
   /// Looks for plans until none can be faster than the fastest. @return how many there are
@@ -199,7 +199,7 @@ class BestPlans {
     if (input_.progress) input_.progress->best_s = fastest_s_;
   }
 
-  /// What placing a plan came to; neither: time ended.
+  /// Result of placing a plan; neither: time ended.
   struct Outcome {
     std::optional<RankedPlan> ranked;
     std::optional<int> misfit;  ///< a stage
@@ -226,7 +226,7 @@ class BestPlans {
   std::vector<RankedPlan> placed() {
     std::ranges::stable_sort(simulated_, {}, &Simulated::seconds);
     std::vector<Outcome> outcomes(std::min(wanted_, simulated_.size()));
-    // The first one, whose simulation in full takes one core, beside the others.
+    // The first one, whose simulation in full takes one core, runs with the others.
     parallel_for(outcomes.size(), workers_.threads(), [&](std::size_t i, std::size_t) {
       outcomes[i] = outcome(simulated_[i], i == 0, input_.deadline);
     });
@@ -277,9 +277,9 @@ class BestPlans {
   Budget& budget_;
   std::size_t wanted_;
   std::vector<Simulated> simulated_;
-  std::map<Shape, double> least_over_predicted_;  ///< of plans simulated: simulated / predicted
-  double fastest_s_ = infinity;                   ///< of them
-  double search_end_s_ = 0.0;                     ///< of the budget's seconds
+  std::map<Shape, double> least_over_predicted_;  ///< least ratio of simulation to prediction
+  double fastest_s_ = infinity;                   ///< fastest of simulated_
+  double search_end_s_ = 0.0;                     ///< end of the search, in the budget's seconds
 };
 
 /// A search without a knob looks at fewer plans, and may so come upon one that is faster than the
@@ -305,7 +305,7 @@ double take_if_faster(const SearchInput& input, WorkerPool& workers, const plan:
   return found_s;
 }
 
-/// What the best plan takes on nodes in the cluster's order, where it has one of its own.
+/// Adds the time of the best plan with the cluster's order of nodes, if the plan has its own order.
 void add_node_order(const SearchInput& input, WorkerPool& workers, Result& result) {
   plan::Plan plan = result.best[0].plan;
   if (plan.node_order.empty()) return;

@@ -30,7 +30,7 @@ struct Doubt {
   double gap, part = 0.0;
   double best_s = 0.0;
 
-  /// What a plan has to be faster than, where plans of `known_s` are known.
+  /// Time below which a plan is of interest, if the fastest known plan takes `known_s`.
   double worth_knowing_s(double known_s) const {
     if (known_s == infinity) return infinity;
     return known_s - std::max(gap * known_s, part * (known_s - best_s));
@@ -307,7 +307,7 @@ std::string other_change(const SearchInput& input, WorkerPool& workers) {
   return {};
 }
 
-/// Of the plan that needs least: what the group needs that misses by most of its memory.
+/// Refusal that states the memory of the plan that needs least, on the group that lacks most.
 std::string missing_memory(const plan::Plan& smallest, const Placement& placed,
                            const hardware::Cluster& cluster, const std::string& advice) {
   const auto share = [&](std::size_t i) {

@@ -13,7 +13,7 @@
 namespace brume::tuner {
 
 struct Reasons {
-  std::vector<Ablation> ablations;   ///< what the best plan would cost without each knob it uses
+  std::vector<Ablation> ablations;   ///< cost of the best plan without each knob it uses
   std::vector<std::string> untried;  ///< knobs that there was no time for
   std::optional<plan::Plan> faster;  ///< one of these plans that the best one should have been
 };
@@ -42,7 +42,7 @@ std::string nearest_infeasible(const SearchInput& input, WorkerPool& workers, do
 /// @param best_s  seconds of the best plan
 std::vector<Faster> faster_beside(const SearchInput& input, WorkerPool& workers, double best_s);
 
-/// What ends a search before it is done, in words.
+/// Reason why a search ended early, in words.
 std::string ended_by(bool interrupted, double limit_s);
 
 /// The plan that needs least memory, which formulas may have counted as more than it takes.

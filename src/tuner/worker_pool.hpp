@@ -28,9 +28,9 @@ class WorkerPool {
   void each(std::size_t count, const std::function<void(std::size_t i, Grid& grid)>& body);
 
   int threads() const { return int(grids_.size()); }
-  /// The caller's own.
+  /// Grid of the calling thread.
   Grid& grid() { return of_thread(0); }
-  /// Of all grids.
+  /// Sum over all grids.
   std::int64_t evaluations() const;
 
  private:
