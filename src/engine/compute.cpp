@@ -86,7 +86,6 @@ void ComputeOf<Storage>::describe_attention(const plan::Stage& stage, const mode
 template <class Storage>
 void ComputeOf<Storage>::describe_blocks(const plan::Plan& plan, const model::Config& model,
                                          const Optimizer& optimizer) {
-  const plan::Stage& stage = plan.stages[std::size_t(place_.stage)];
   const std::vector<model::Block> all = model::blocks(model);
   std::set<int> here{0};  // a tied head reads its table
   for (int index : plan::stages_beside(plan, place_.stage))

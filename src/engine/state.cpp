@@ -199,7 +199,6 @@ std::int64_t keep_exactly(std::vector<Slab>& slabs, const std::set<std::string>&
 std::vector<Slab> gradients(const schedule::Program& program, const plan::Plan& plan,
                             const model::Config& model, const Arena& arena) {
   const plan::Place place = plan::place(plan, program.rank);
-  const plan::Stage& stage = plan.stages[std::size_t(place.stage)];
   const std::vector<model::Block> blocks = model::blocks(model);
   std::vector<Slab> all;
   for (const Buffer& buffer : program.buffers) {
