@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
@@ -121,12 +122,16 @@ TEST(Exported, TransformersComputeTheSameLoss) {
   if (std::system((call + " -c \"" + imports + "\" 2> /dev/null").c_str()) != 0)
     GTEST_SKIP() << call << " has no transformers of version 5";
 
-  constexpr int models = 40, sequences = 3;
+  constexpr int models = 40, most = 400, sequences = 3;
   const test::OwnFolder folder;
   std::mt19937 random(50);
   std::map<std::string, int> exported, refused;
   std::string folders;
-  for (int i = 0; i < models; ++i) {
+  const auto is_covered = [&](const model::Family& family) {
+    return exported[family.name] >= 3 && refused[family.name] > 0;
+  };
+  for (int i = 0; i < most; ++i) {
+    if (i >= models && std::ranges::all_of(families::families(), is_covered)) break;
     const Config model = random_config(random);
     const fs::path out = folder / std::to_string(i);
     fs::create_directory(out);
@@ -155,10 +160,8 @@ TEST(Exported, TransformersComputeTheSameLoss) {
     EXPECT_EQ(model::text(config_of(out)), model::text(model));
     folders += " " + out.string();
   }
-  for (const model::Family& family : families::families()) {
-    EXPECT_GE(exported[family.name], 3) << family.name;
-    EXPECT_GT(refused[family.name], 0) << family.name;
-  }
+  for (const model::Family& family : families::families())
+    EXPECT_TRUE(is_covered(family)) << family.name;
   const std::string script = std::string(BRUME_REGRESSION_DIR) + "/pytorch/exported.py";
   EXPECT_EQ(std::system((call + " " + script + " expected" + folders).c_str()), 0);
 }
