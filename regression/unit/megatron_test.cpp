@@ -167,11 +167,13 @@ TEST_F(Megatron, RecomputesAllLayersOrAsManyInEachStage) {
 TEST_F(Megatron, RefusesWhatItHasNothingLike) {
   const auto refused = [&](auto&& change, const char* word) {
     const plan::Plan before = plan;
+    const deck::Deck deck_before = deck;
     change();
     EXPECT_NE(refusal().find(word), std::string::npos) << word << ": " << refusal();
-    plan = before;
+    plan = before, deck = deck_before;
   };
   const auto stage = [&]() -> plan::Stage& { return plan.stages[0]; };
+  refused([&] { deck.training.optimizer.name = "sgd"; }, "\"sgd\"");
   refused([&] { stage().weight_offload_ratio = 0.5; }, "weight_offload_ratio");
   refused([&] { stage().grad_offload_ratio = 0.5; }, "grad_offload_ratio");
   refused([&] { stage().act_offload_ratio = 0.5; }, "act_offload_ratio");

@@ -184,6 +184,8 @@ void add_training(Arguments& arguments, const deck::Deck& deck, const model::Con
   if (model.precision == model::Precision::fp16) arguments.push_back({"--fp16"});
   if (training.loss_scale > 0.0)
     arguments.push_back({"--loss-scale", as_argument(training.loss_scale)});
+  require_like(optimizer.name == "adamw",
+               fmt::format("training.optimizer.name = \"{}\"", optimizer.name));
   require_like(optimizer.groups.empty(), "training.optimizer.groups");
   require_like(training.epochs == 0.0, "training.epochs: say steps or tokens");
   const std::int64_t batch_tokens = std::int64_t{training.global_batch} * model.seq_len;
