@@ -14,12 +14,12 @@
 #include "base/text.hpp"
 #include "comm/communicator.hpp"
 #include "device/device.hpp"
-#include "kernels/adamw.hpp"
 #include "kernels/attention.hpp"
 #include "kernels/cross_entropy.hpp"
 #include "kernels/embedding.hpp"
 #include "kernels/layer_norm.hpp"
 #include "kernels/matmul.hpp"
+#include "kernels/optimizers.hpp"
 #include "kernels/pointwise.hpp"
 #include "profiler/bench.hpp"
 
@@ -187,15 +187,17 @@ void measure_vectors(Report& report, std::int64_t count) {
   const Vector v(zeros.data(), zeros.size());
   const VectorOf<bfloat16> rounded = vector<bfloat16>(operands, count);
   auto* const sum = reinterpret_cast<double*>(operands.zeros(2).data());
-  const AdamW step{1e-3f, 0.9, 0.95, 1e-8f, 0.1f, 0.1f, 0.05f, 0.0};
+  const Update update{.lr = 1e-3f, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8f, .weight_decay = 0.1f};
+  UpdatedElements updated{
+      .count = count, .grad = x.data(), .weight = y.data(), .state = {m.data(), v.data()}};
+  const UpdateKernel adamw = update_kernels("adamw").here;
   const auto elements = double(count);
   report.passes("add", shape, 12.0 * elements, [&] { add(x, y); });
   report.passes("fill", shape, 4.0 * elements, [&] { fill(1.0f, y); });
   report.passes("sum_squares", shape, 4.0 * elements, [&] { sum_squares(x, Write::replace, sum); });
-  report.passes("adamw_step", shape, 28.0 * elements,
-                [&] { adamw_step(step, nullptr, x, y, m, v); });
-  report.passes("adamw_step (bf16)", shape, 30.0 * elements,
-                [&] { adamw_step<bfloat16>(step, nullptr, x, y, m, v, rounded); });
+  report.passes("adamw", shape, 28.0 * elements, [&] { adamw(update, nullptr, updated); });
+  updated.rounded = rounded.data();
+  report.passes("adamw (bf16)", shape, 30.0 * elements, [&] { adamw(update, nullptr, updated); });
 }
 
 template <class Storage>

@@ -12,7 +12,6 @@
 #include "base/error.hpp"
 #include "device/device.hpp"
 #include "device/memory.hpp"
-#include "kernels/adamw.hpp"
 #include "kernels/affine.hpp"
 #include "kernels/attention.hpp"
 #include "kernels/cross_entropy.hpp"
@@ -24,7 +23,9 @@
 #include "kernels/rms_norm.hpp"
 #include "kernels/rope.hpp"
 #include "kernels/swiglu.hpp"
+#include "kernels/update_rules.hpp"
 #include "kernels/workspace.hpp"
+#include "model/optimizers.hpp"
 
 namespace brume::perf {
 
@@ -330,20 +331,17 @@ void cross_entropy_combine(MatrixOf<Storage> logits, ConstTokens targets, Vocabu
   if (misses) note("cross_entropy_combine (sum)", 0.0);
 }
 
-void adamw_step(const AdamW&, const double*, ConstVector grad, Vector weight, Vector m, Vector v) {
-  note("adamw_clip", 0.0);
-  note("adamw_step", 0.0, grad, updated(weight), updated(m), updated(v));
-}
-template <Narrow Storage>
-void adamw_step(const AdamW&, const double*, ConstVector grad, Vector master, Vector m, Vector v,
-                VectorOf<Storage> weight) {
-  note("adamw_clip", 0.0);
-  note("adamw_step", 0.0, grad, updated(master), updated(m), updated(v), weight);
+UpdateKernel update_kernel(std::string_view) {
+  return [](const Update&, const double*, const UpdatedElements& elements) {
+    const double rounded_bytes = elements.rounded.index() > 0 ? sizeof(bfloat16) : 0.0;
+    note("clip", 0.0);
+    note(model::adamw.name, 0.0,
+         (model::adamw.moved_bytes() + rounded_bytes) * double(elements.count));
+  };
 }
 
 }  // namespace brume::kernels
 
-#include "kernels/instances/adamw.hpp"
 #include "kernels/instances/cross_entropy.hpp"
 #include "kernels/instances/embedding.hpp"
 #include "kernels/instances/gelu.hpp"

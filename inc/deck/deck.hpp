@@ -60,6 +60,7 @@ struct ModelKeys {
   double init_std = 0.02;
   bool isolated = false;                        ///< not a key itself: data.documents is "isolate"
   std::vector<ParameterGroupKeys> groups = {};  ///< not a key itself: training.optimizer.groups
+  std::string optimizer = "adamw";              ///< not a key itself: training.optimizer.name
   std::vector<std::string> given;               ///< not a key itself: those the deck gave a value
 };
 

@@ -17,6 +17,7 @@
 #include "data/sampler.hpp"
 #include "device/scratch_file.hpp"
 #include "engine/loss_scaling.hpp"
+#include "kernels/optimizers.hpp"
 #include "model/model.hpp"
 #include "plan/plan.hpp"
 #include "schedule/program.hpp"
@@ -36,7 +37,7 @@ struct ParameterGroup {
   std::optional<double> weight_decay = {};
 };
 
-/// AdamW, and the learning rate's way.
+/// Constants of updates, and the learning rate's way.
 struct Optimizer {
   double lr = 3e-4;
   LrSchedule schedule = LrSchedule::cosine;
@@ -49,6 +50,8 @@ struct Optimizer {
   double weight_decay = 0.1;                ///< not on norms and biases
   double clip_norm = 1.0;                   ///< 0: no clipping
   std::vector<ParameterGroup> groups = {};  ///< a parameter is in the first one that fits
+  /// Kernels of the model's optimizer; none: those that kernels::update_kernels has for it.
+  std::optional<kernels::UpdateKernels> kernels = {};
 };
 
 /// Deviations of one parameter's update from the others.
@@ -126,7 +129,7 @@ struct StepMetrics {
 /// reach all of them.
 struct Slab {
   std::string name;  ///< name of the parameter
-  std::string kind;  ///< "weight", "m" or "v"
+  std::string kind;  ///< "weight", or the name of one of model::state_fields
   std::vector<std::int64_t> global_shape;
   std::vector<std::int64_t> offset;
   std::vector<std::int64_t> shape;
@@ -134,7 +137,7 @@ struct Slab {
   std::int64_t elements = 0;
   float* data = nullptr;
   std::byte* rounded = nullptr;
-  /// Storage of `rounded` values, and in a file.
+  /// Storage of `rounded` values, on disk, and in a checkpoint's file.
   model::Precision storage = model::Precision::fp32;
   device::ScratchFile* disk = nullptr;
   std::int64_t disk_byte = 0;  ///< start in the file

@@ -11,6 +11,8 @@
 #include "deck/deck.hpp"
 #include "families/families.hpp"
 #include "model/axes.hpp"
+#include "model/optimizers.hpp"
+#include "model/precision.hpp"
 #include "symbolic/expr.hpp"
 
 namespace brume::model {
@@ -34,25 +36,6 @@ struct RopeScaling {
   double high_freq_factor = 4.0;  ///< is divided whole, above which it is left alone
   int original_seq_len = 8192;
 };
-
-/// Number format of weights and activations. Gradients are summed, and optimizer state is kept, in
-/// fp32 whatever it is. fp8: they are bf16, and products of linear layers in blocks, not those of
-/// attention and the head, take their factors in 8 bits.
-enum class Precision { fp32, bf16, fp16, fp8 };
-
-/// Name in a deck.
-const char* name(Precision precision);
-/// @throws Error(input) where no precision is called so
-Precision precision(std::string_view name);
-
-/// Bytes of an element, by what it belongs to.
-inline constexpr int token_bytes = 4;
-inline constexpr int grad_bytes = 4;
-inline constexpr int statistic_bytes = 4;  ///< mean and 1 / deviation of a norm, attention's sums
-constexpr int weight_bytes(Precision precision) { return precision == Precision::fp32 ? 4 : 2; }
-constexpr int activation_bytes(Precision precision) { return weight_bytes(precision); }
-/// Bytes of a parameter's optimizer state: two moments, and below fp32 a master weight.
-constexpr int optimizer_bytes(Precision precision) { return precision == Precision::fp32 ? 8 : 12; }
 
 /// Parts of a model that compute alone, see below.
 enum class SegmentKind { embedding, attention, window, mlp, parallel, head };
@@ -93,6 +76,7 @@ struct Config {
   std::vector<std::string> frozen_parameters = {};
   int head_tokens = 1024;  ///< most tokens of a microbatch whose logits exist at once
   Precision precision = Precision::fp32;
+  const OptimizerRow* optimizer = &adamw;  ///< outlives the Config
 
   int head_dim() const { return head_size > 0 ? head_size : hidden_size / num_heads; }
   int kv_heads() const { return num_kv_heads > 0 ? num_kv_heads : num_heads; }
@@ -296,14 +280,15 @@ enum class OperatorKind {
   pointwise,
   embedding,
   cross_entropy,
-  adamw
+  update  ///< of weights, by the model's optimizer
 };
+/// An update has the name of its optimizer instead.
 const char* name(OperatorKind kind);
 
 /// One operator of a segment. Dims, FLOPs and bytes are expressions in "b" (microbatch) and "tp".
 /// Dims by kind: matmul and matmul_fp8, whose factors are rounded to 8 bits, {M, N, K}; attention
 /// {batch, T, heads, head_dim}; norms, gelu, gelu_erf, swiglu and geglu {N, C}; rope {N, heads,
-/// head_dim}; pointwise {elements}; embedding {N, C, V}; cross_entropy {N, V}; adamw {elements}.
+/// head_dim}; pointwise {elements}; embedding {N, C, V}; cross_entropy {N, V}; update {elements}.
 struct Operator {
   std::string name;
   OperatorKind kind;

@@ -51,7 +51,7 @@ double segment_s(const model::Config& model, const hardware::Profile& profile,
                  model::SegmentKind kind, Pass pass, int microbatch, int tp);
 
 /// Seconds of the optimizer step over `elements` parameters on one rank.
-double optimizer_s(const hardware::Profile& profile, double elements);
+double optimizer_s(const model::Config& model, const hardware::Profile& profile, double elements);
 
 /// Whether the node's processor works beside the device: not where ranks compute on it themselves,
 /// nor where a profile does not know.

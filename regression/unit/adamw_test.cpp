@@ -1,4 +1,4 @@
-#include "kernels/adamw.hpp"
+#include "kernels/optimizers.hpp"
 
 #include <gtest/gtest.h>
 
@@ -15,25 +15,31 @@ using reference::random_array;
 /// Of a gradient of norm 2, which is cut to 1.4: to 0.7 of itself.
 const auto squares = std::make_unique<double>(4.0);
 
-AdamW step_number(int t, double beta2 = 0.95) {
+Update step_number(int t, double beta2 = 0.95) {
   return {.lr = 1e-2f,
           .beta1 = 0.9,
           .beta2 = beta2,
           .eps = 1e-8f,
           .weight_decay = 0.1f,
-          .bias_correction1 = float(1.0 - std::pow(0.9, t)),
-          .bias_correction2 = float(1.0 - std::pow(beta2, t)),
+          .t = double(t),
           .clip_norm = 1.4};
 }
+
+const UpdateKernels adamw = update_kernels("adamw");
 
 /// Weights and zero moments.
 struct Case {
   explicit Case(int count) : weight{random_array(1, count, 1)}, m(1, count), v(1, count) {
     for (int i = 0; i < count; ++i) m(0, i) = v(0, i) = 0.0f;
   }
+  UpdatedElements elements(Array& grad) {
+    return {.count = std::int64_t(grad.vector().size()),
+            .grad = grad.vector().data(),
+            .weight = weight.vector().data(),
+            .state = {m.vector().data(), v.vector().data()}};
+  }
   void step(int t, Array& grad, double beta2 = 0.95) {
-    adamw_step(step_number(t, beta2), squares.get(), grad.vector(), weight.vector(), m.vector(),
-               v.vector());
+    adamw.here(step_number(t, beta2), squares.get(), elements(grad));
   }
 
   Array weight, m, v;
@@ -81,14 +87,14 @@ TEST(AdamW, WithoutGradientOnlyDecayActs) {
 
 // Gradients no longer than the norm to cut to stay as they are, and so do all when nothing is cut.
 TEST(AdamW, CutsOnlyWhatIsTooLong) {
-  AdamW step = step_number(1);
+  Update step = step_number(1);
   const auto just_fits = std::make_unique<double>(1.9);
   const auto m_after = [&](double clip_norm, const double* squares) {
     Case c(1);
     Array grad(1, 1);
     grad(0, 0) = 1.0f;
     step.clip_norm = clip_norm;
-    adamw_step(step, squares, grad.vector(), c.weight.vector(), c.m.vector(), c.v.vector());
+    adamw.here(step, squares, c.elements(grad));
     return c.m(0, 0) / float(1.0 - step.beta1);
   };
   EXPECT_NEAR(m_after(1.4, squares.get()), 0.7, 1e-6);
@@ -105,10 +111,9 @@ TEST(AdamW, TakesTheLossScaleOutOfTheGradient) {
       for (int t = 1; t <= 3; ++t) {
         Array grad = random_array(1, 100, 10 + t);
         for (int i = 0; i < 100; ++i) grad(0, i) *= scale;
-        AdamW step = step_number(t);
+        Update step = step_number(t);
         step.loss_scale = scale;
-        adamw_step(step, squares.get(), grad.vector(), c.weight.vector(), c.m.vector(),
-                   c.v.vector());
+        adamw.here(step, squares.get(), c.elements(grad));
       }
       return c.weight.values();
     };
@@ -123,20 +128,11 @@ TEST(AdamW, TheHostStepsToTheSameBits) {
     std::vector<bfloat16> rounded_here(std::size_t(count), 0.0f), rounded_host = rounded_here;
     for (int t = 1; t <= 4; ++t) {
       Array grad = random_array(1, count, 10 + t);
-      const AdamW step = step_number(t);
-      if (t % 2 == 0) {
-        adamw_step(step, squares.get(), grad.vector(), here.weight.vector(), here.m.vector(),
-                   here.v.vector());
-        adamw_step_on_host(step, squares.get(), grad.vector(), host.weight.vector(),
-                           host.m.vector(), host.v.vector());
-        continue;
-      }
-      adamw_step<bfloat16>(step, squares.get(), grad.vector(), here.weight.vector(),
-                           here.m.vector(), here.v.vector(),
-                           VectorOf<bfloat16>(rounded_here.data(), rounded_here.size()));
-      adamw_step_on_host<bfloat16>(step, squares.get(), grad.vector(), host.weight.vector(),
-                                   host.m.vector(), host.v.vector(),
-                                   VectorOf<bfloat16>(rounded_host.data(), rounded_host.size()));
+      UpdatedElements all_here = here.elements(grad), all_host = host.elements(grad);
+      if (t % 2 == 1)
+        all_here.rounded = rounded_here.data(), all_host.rounded = rounded_host.data();
+      adamw.here(step_number(t), squares.get(), all_here);
+      adamw.on_host(step_number(t), squares.get(), all_host);
     }
     EXPECT_EQ(here.weight.values(), host.weight.values());
     EXPECT_EQ(here.m.values(), host.m.values());

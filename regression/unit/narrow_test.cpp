@@ -12,13 +12,13 @@
 #include <vector>
 
 #include "base/error.hpp"
-#include "kernels/adamw.hpp"
 #include "kernels/attention.hpp"
 #include "kernels/cross_entropy.hpp"
 #include "kernels/embedding.hpp"
 #include "kernels/gelu_erf.hpp"
 #include "kernels/layer_norm.hpp"
 #include "kernels/matmul.hpp"
+#include "kernels/optimizers.hpp"
 #include "kernels/pointwise.hpp"
 #include "kernels/rms_norm.hpp"
 #include "kernels/rope.hpp"
@@ -382,17 +382,14 @@ TYPED_TEST(NarrowKernels, MasterWeightsKeepWhatRoundingLoses) {
   for (int i = 0; i < 3; ++i) grad(0, i) = 1.0f, master(0, i) = 1.0f, m(0, i) = v(0, i) = 0.0f;
   std::vector<TypeParam> weight(3, TypeParam(1.0f));
   // Without memory (both betas 0) every step is lr.
-  const AdamW step{.lr = place / 4,
-                   .beta1 = 0.0,
-                   .beta2 = 0.0,
-                   .eps = 0.0f,
-                   .weight_decay = 0.0f,
-                   .bias_correction1 = 1.0f,
-                   .bias_correction2 = 1.0f,
-                   .clip_norm = 0.0};
-  for (int i = 0; i < 8; ++i)
-    adamw_step<TypeParam>(step, nullptr, grad.vector(), master.vector(), m.vector(), v.vector(),
-                          VectorOf<TypeParam>(weight.data(), 3));
+  const Update update{
+      .lr = place / 4, .beta1 = 0.0, .beta2 = 0.0, .eps = 0.0f, .weight_decay = 0.0f};
+  const UpdatedElements elements{.count = 3,
+                                 .grad = grad.vector().data(),
+                                 .weight = master.vector().data(),
+                                 .state = {m.vector().data(), v.vector().data()},
+                                 .rounded = weight.data()};
+  for (int i = 0; i < 8; ++i) update_kernels("adamw").here(update, nullptr, elements);
   EXPECT_EQ(master(0, 0), 1.0f - 2 * place);
   EXPECT_EQ(float(weight[0]), 1.0f - 2 * place);
 }

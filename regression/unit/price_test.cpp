@@ -25,8 +25,9 @@ TEST(Price, EachTaskTakesItsOverhead) {
 // Beside a device by the rate that was measured; else nothing is gained over the device's step.
 TEST(Price, TheProcessorStepsApartOnlyWhereItsRateIsKnown) {
   EXPECT_FALSE(host_is_apart(profile));
-  EXPECT_DOUBLE_EQ(host_update_s({}, profile, 1e6),
-                   optimizer_s(profile, 1e6) + copy_in_s(profile, 8e6) + copy_out_s(profile, 8e6));
+  EXPECT_DOUBLE_EQ(
+      host_update_s({}, profile, 1e6),
+      optimizer_s({}, profile, 1e6) + copy_in_s(profile, 8e6) + copy_out_s(profile, 8e6));
   hardware::Profile beside = profile;
   beside.host_updates_per_s = 2e8;
   EXPECT_TRUE(host_is_apart(beside));

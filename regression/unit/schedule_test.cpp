@@ -205,7 +205,7 @@ TEST(Compile, FrozenParametersHaveWeightsOnly) {
                model::weight_bytes(model.precision));
         expect(Content::grads, layout.trained_elements, shards.grads, model::grad_bytes);
         expect(Content::optimizer, layout.trained_elements, shards.optimizer,
-               model::optimizer_bytes(model.precision));
+               model::optimizer_bytes(model));
       }
     }
   }

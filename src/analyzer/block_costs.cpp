@@ -66,7 +66,7 @@ Load update(const model::Config& model, const Costs& costs, const KeptState& s) 
   const double weight_bytes = model::weight_bytes(model.precision);
   const Expr device_weights = s.weights_staged * (s.weights.trained - s.host_weights.trained);
   const Expr frozen_weights = s.weights_staged * (s.weights.frozen - s.host_weights.frozen);
-  const double optimizer_bytes = model::optimizer_bytes(model.precision);
+  const double optimizer_bytes = model::optimizer_bytes(model);
   const bool fp32 = model.precision == model::Precision::fp32;
   const Expr moments_bytes = optimizer_bytes * (s.offloaded_optimizer - s.host_updated);
   const Expr disk_bytes = optimizer_bytes * s.disk_optimizer;

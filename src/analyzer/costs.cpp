@@ -93,9 +93,10 @@ Costs::Costs(const model::Config& model, const hardware::Machine& machine, Stage
   const auto collective = [&](const char* name, price::Collective which) {
     return priced(name, [=](Arguments x) { return collective_s(which, x); });
   };
-  optimizer_ =
-      priced("adamw", [p = profile_](Arguments x) { return price::optimizer_s(*p, x[0]); });
-  host_update_ = priced("host_adamw", [p = profile_, m = model_](Arguments x) {
+  optimizer_ = priced("optimizer", [p = profile_, m = model_](Arguments x) {
+    return price::optimizer_s(*m, *p, x[0]);
+  });
+  host_update_ = priced("host_update", [p = profile_, m = model_](Arguments x) {
     return price::host_update_s(*m, *p, x[0]);
   });
   collectives_ = {collective("all_reduce", all_reduce),

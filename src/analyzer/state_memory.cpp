@@ -13,8 +13,7 @@ StateMemory::StateMemory(const model::Config& model, StageRole role)
       late_(v_.sharded().grads) {
   const StageBlocks blocks(model);
   const double weight_bytes = model::weight_bytes(model.precision),
-               optimizer_bytes = model::optimizer_bytes(model.precision),
-               grad_bytes = model::grad_bytes;
+               optimizer_bytes = model::optimizer_bytes(model), grad_bytes = model::grad_bytes;
   const auto of_block = [&](const model::Block& block) {
     const KeptState s = kept_state(block, role.host_update);
     const Expr weights = s.weights.trained + s.weights.frozen,

@@ -444,6 +444,7 @@ Deck resolved(Deck deck, const Document& document) {
         fmt::format("must be one a file, found {} for {}", data.weights.size(), data.files.size()));
   model.isolated = data.documents == "isolate";
   model.groups = deck.training.optimizer.groups;
+  model.optimizer = deck.training.optimizer.name;
   check(!deck.output.directory.empty(), "output.directory", "must name a directory, found \"\"");
   return deck;
 }

@@ -1,7 +1,6 @@
 #include "compute.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <set>
 
 #include "base/error.hpp"
@@ -19,7 +18,14 @@ using schedule::Role;
 template <class Storage>
 ComputeOf<Storage>::ComputeOf(const plan::Plan& plan, const model::Config& model, int rank,
                               const Optimizer& optimizer, const Arena& arena)
-    : arena_(arena), place_(plan::place(plan, rank)) {
+    : arena_(arena),
+      place_(plan::place(plan, rank)),
+      state_fields_(model::state_fields(model)),
+      state_bytes_(model::optimizer_bytes(model)),
+      update_kernels_(optimizer.kernels ? *optimizer.kernels
+                                        : kernels::update_kernels(model.optimizer->name)) {
+  require(state_fields_.size() <= kernels::most_state_fields, Failure::bug,
+          "optimizer '{}' has too many fields of state", model.optimizer->name);
   const plan::Stage& stage = plan.stages[std::size_t(place_.stage)];
   tp_ = stage.tp;
   tp_rank_ = place_.at[model::Axis::tp];
@@ -186,19 +192,6 @@ void ComputeOf<Storage>::run(const schedule::Program& program, const schedule::T
 
 namespace {
 
-/// AdamW by the node's processor, or where the rank computes.
-template <class Storage>
-auto adamw_kernel(bool on_host) {
-  if constexpr (Narrow<Storage>) {
-    return on_host ? &kernels::adamw_step_on_host<Storage> : &kernels::adamw_step<Storage>;
-  } else {
-    using Kernel = void(const kernels::AdamW&, const double*, kernels::ConstVector, kernels::Vector,
-                        kernels::Vector, kernels::Vector);
-    Kernel *const of_host = kernels::adamw_step_on_host, *const here = kernels::adamw_step;
-    return on_host ? of_host : here;
-  }
-}
-
 /// Updates of a parameter, with the one of this step.
 std::int64_t updates_of(const std::string& parameter, const StepScalars& step) {
   const auto missed = step.missed.find(parameter);
@@ -208,38 +201,51 @@ std::int64_t updates_of(const std::string& parameter, const StepScalars& step) {
 }  // namespace
 
 template <class Storage>
+kernels::UpdatedElements ComputeOf<Storage>::updated(const Elements<Storage>& weights,
+                                                     const Elements<>& grads,
+                                                     const Elements<std::byte>& state,
+                                                     std::int64_t first, std::int64_t end) const {
+  kernels::UpdatedElements elements{.count = end - first, .grad = grads.at(first)};
+  std::byte* field = state.data;
+  for (std::size_t i = 0; i < state_fields_.size(); ++i) {
+    elements.state[i] = field + (first - state.first) * state_fields_[i].bytes();
+    field += (state.end - state.first) * state_fields_[i].bytes();
+  }
+  if constexpr (Narrow<Storage>) {
+    elements.weight = elements.template field<float>(state_fields_.size() - 1);
+    elements.rounded = weights.at(first);
+  } else {
+    elements.weight = weights.at(first);
+  }
+  return elements;
+}
+
+template <class Storage>
 void ComputeOf<Storage>::optimizer_step(const Operands& o, const StepScalars& step) const {
   const BlockPieces& pieces = blocks_.at(o.block());
   const bool on_host = o.task.operation == Operation::host_step;
   const double* const squares = on_host ? &step.squares : o.data<double>(Role::totals) + 1;
-  kernels::AdamW adamw = step.adamw;
+  const kernels::UpdateKernel kernel = on_host ? update_kernels_.on_host : update_kernels_.here;
+  kernels::Update update = step.update;
   const Elements<Storage> weights = o.part_of_block<Storage>(Role::weights, 0);
-  constexpr bool rounds = Narrow<Storage>;
-  const auto update = adamw_kernel<Storage>(on_host);
-  // Gradients and moments are in two places each: what stays on the device, what came from the
-  // host.
+  // Gradients and optimizer state are in two places each: what stays on the device, what came from
+  // the host.
   for (int i : {0, 1})
     for (int j : {0, 1}) {
       if (!o.task.find(Role::grads, i) || !o.task.find(Role::moments, j)) continue;
       const Elements<> grads = o.part_of_block(Role::grads, i);
-      const Elements<> m = o.part_of_block(Role::moments, j, rounds ? 3 : 2);
-      const Elements<> v = m.next();
+      const auto state = o.part_of_block<std::byte>(Role::moments, j, state_bytes_);
       for (const model::Piece& piece : pieces.layout.pieces) {
-        const std::int64_t first = std::max({piece.first, grads.first, m.first});
-        const std::int64_t end = std::min({piece.first + piece.elements, grads.end, m.end});
+        const std::int64_t first = std::max({piece.first, grads.first, state.first});
+        const std::int64_t end = std::min({piece.first + piece.elements, grads.end, state.end});
         if (first >= end) continue;
         const UpdateRule& rule = pieces.rules[std::size_t(piece.parameter)];
-        adamw.lr = step.adamw.lr * rule.lr_scale;
-        adamw.weight_decay = rule.weight_decay;
-        const double t = double(updates_of(pieces.parameter(piece).name, step));
-        adamw.bias_correction1 = float(1.0 - std::pow(adamw.beta1, t));
-        adamw.bias_correction2 = float(1.0 - std::pow(adamw.beta2, t));
-        if constexpr (rounds)
-          update(adamw, squares, grads.cut(first, end), v.next().cut(first, end), m.cut(first, end),
-                 v.cut(first, end), weights.cut(first, end));
-        else
-          update(adamw, squares, grads.cut(first, end), weights.cut(first, end), m.cut(first, end),
-                 v.cut(first, end));
+        update.lr = step.update.lr * rule.lr_scale;
+        update.weight_decay = rule.weight_decay;
+        update.t = double(updates_of(pieces.parameter(piece).name, step));
+        kernels::UpdatedElements elements = updated(weights, grads, state, first, end);
+        elements.shape = piece.shape;
+        kernel(update, squares, elements);
       }
     }
 }

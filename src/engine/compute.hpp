@@ -10,9 +10,9 @@
 
 #include "arena.hpp"
 #include "engine/engine.hpp"
-#include "kernels/adamw.hpp"
 #include "kernels/attention.hpp"
 #include "kernels/matmul.hpp"
+#include "kernels/optimizers.hpp"
 #include "kernels/rope.hpp"
 #include "operands.hpp"
 
@@ -21,8 +21,8 @@ namespace brume::engine {
 /// What changes from step to step.
 struct StepScalars {
   float loss_scale = 1.0f;   ///< S / target tokens of the global batch
-  kernels::AdamW adamw{};    ///< of the update that is applied in this step, without UpdateRules
-  std::int64_t updates = 0;  ///< with that one: t of AdamW
+  kernels::Update update{};  ///< the one that is applied in this step, without UpdateRules
+  std::int64_t updates = 0;  ///< with that one
   std::map<std::string, std::int64_t> missed{};  ///< as in Progress
   double squares = 0.0;  ///< of the gradient that it applies, all of it, S^2 times too large
 };
@@ -205,12 +205,19 @@ class ComputeOf final : public Compute {
   void loss(const Operands& o, const StepScalars& step) const;
   void head_backward(const Operands& o) const;
 
+  /// Elements [first, end) of a block, for the update's kernel.
+  kernels::UpdatedElements updated(const Elements<Storage>& weights, const Elements<>& grads,
+                                   const Elements<std::byte>& state, std::int64_t first,
+                                   std::int64_t end) const;
   void optimizer_step(const Operands& o, const StepScalars& step) const;
   void accumulate(const Operands& o) const;
   void norm(const Operands& o) const;
 
   const Arena& arena_;
   plan::Place place_;
+  std::vector<model::StateField> state_fields_;
+  int state_bytes_;  ///< of an element
+  kernels::UpdateKernels update_kernels_;
   int tp_, tp_rank_;
   int tokens_;       ///< N, of a microbatch
   int hidden_;       ///< C

@@ -209,15 +209,13 @@ struct Engine::Impl {
   StepScalars scalars(std::int64_t i) const {
     const Optimizer& o = settings.optimizer;
     StepScalars step;
-    step.adamw = {.lr = float(learning_rate(o, i, settings.steps)),
-                  .beta1 = o.beta1,
-                  .beta2 = o.beta2,
-                  .eps = float(o.eps),
-                  .weight_decay = 0.0f,
-                  .bias_correction1 = 1.0f,
-                  .bias_correction2 = 1.0f,
-                  .clip_norm = o.clip_norm,
-                  .loss_scale = pending_scale};
+    step.update = {.lr = float(learning_rate(o, i, settings.steps)),
+                   .beta1 = o.beta1,
+                   .beta2 = o.beta2,
+                   .eps = float(o.eps),
+                   .weight_decay = 0.0f,
+                   .clip_norm = o.clip_norm,
+                   .loss_scale = pending_scale};
     step.updates = updates;
     step.missed = missed;
     step.squares = pending_squares;

@@ -23,11 +23,10 @@ struct Elements {
   std::int64_t first, end;
   Element* data;
 
+  Element* at(std::int64_t element) const { return data + (element - first); }
   kernels::VectorOf<Element> cut(std::int64_t from, std::int64_t to) const {
-    return kernels::VectorOf<Element>(data + (from - first), std::size_t(to - from));
+    return kernels::VectorOf<Element>(at(from), std::size_t(to - from));
   }
-  /// The next number of the same elements, where several lie side by side.
-  Elements next() const { return {first, end, data + (end - first)}; }
 };
 
 struct Operands {
@@ -47,11 +46,11 @@ struct Operands {
   std::int64_t elements(schedule::Role role, int index = 0) const {
     return task.at(role, index).bytes / std::int64_t(sizeof(float));
   }
-  /// What an operand holds of its block: `fields` numbers an element, side by side.
+  /// What an operand holds of its block, with `element_bytes` an element.
   template <typename T = float>
-  Elements<T> part_of_block(schedule::Role role, int index, int fields = 1) const {
+  Elements<T> part_of_block(schedule::Role role, int index,
+                            std::int64_t element_bytes = sizeof(T)) const {
     const schedule::Operand& operand = task.at(role, index);
-    const auto element_bytes = std::int64_t(std::size_t(fields) * sizeof(T));
     const std::int64_t first =
         program.buffer(operand).first_element + operand.first_byte / element_bytes;
     return {first, first + operand.bytes / element_bytes, data<T>(role, index)};

@@ -45,7 +45,8 @@ std::vector<std::string> copies(Engine& engine, const plan::Stage& stage) {
   std::vector<std::string> lines;
   if (plan::mesh(stage).size(holders(stage)) == 1) return lines;
   const std::vector<Slab> slabs = engine.slabs();
-  const bool rounds = std::ranges::any_of(slabs, [](const Slab& slab) { return slab.rounded; });
+  const bool rounds = std::ranges::any_of(
+      slabs, [](const Slab& slab) { return slab.kind == "weight" && slab.rounded; });
   for (const Slab& slab : slabs)
     if (slab.kind == "weight" && (slab.rounded != nullptr) == rounds)
       lines.push_back(slab.name + " " + hash(slab));

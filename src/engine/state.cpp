@@ -8,6 +8,7 @@
 #include <map>
 #include <thread>
 #include <tuple>
+#include <type_traits>
 
 #include "base/error.hpp"
 #include "device/device.hpp"
@@ -25,7 +26,7 @@ struct Range {
   std::int64_t first, elements;
   float* data;
   std::byte* rounded = nullptr;
-  model::Precision storage = model::Precision::fp32;  // of what is rounded
+  model::Precision storage = model::Precision::fp32;  // of what is rounded or on disk
   device::ScratchFile* disk = nullptr;
   std::int64_t disk_byte = 0;
 };
@@ -54,7 +55,7 @@ void add_range(std::vector<Slab>& slabs, const model::Block& block, const model:
                                     : nullptr,
                      .storage = range.storage,
                      .disk = range.disk,
-                     .disk_byte = range.disk_byte + skipped * std::int64_t(sizeof(float)),
+                     .disk_byte = range.disk_byte + skipped * model::weight_bytes(range.storage),
                      .owned = owns(piece.parameter)});
   }
 }
@@ -105,6 +106,28 @@ void for_pieces(std::int64_t elements, std::int64_t most, Each&& each) {
     each(first, std::min(most, elements - first));
 }
 
+model::Precision storage_of(const Slab& slab) {
+  return slab.data ? model::Precision::fp32 : slab.storage;
+}
+
+std::byte* memory_of(const Slab& slab) {
+  return slab.data ? reinterpret_cast<std::byte*>(slab.data) : slab.rounded;
+}
+
+void read_bytes(const Slab& slab, std::int64_t first, std::span<std::byte> bytes) {
+  if (slab.disk)
+    slab.disk->read(slab.disk_byte + first, bytes);
+  else
+    device::copy_now(bytes.data(), memory_of(slab) + first, std::ssize(bytes));
+}
+
+void write_bytes(const Slab& slab, std::int64_t first, std::span<const std::byte> bytes) {
+  if (slab.disk)
+    slab.disk->write(slab.disk_byte + first, bytes);
+  else
+    device::copy_now(memory_of(slab) + first, bytes.data(), std::ssize(bytes));
+}
+
 constexpr std::int64_t zeros_in_cache = 1 << 18;  ///< that are written from, again and again
 
 }  // namespace
@@ -143,12 +166,8 @@ std::vector<Slab> slabs(const schedule::Program& program, const plan::Plan& plan
              (buffer.block + parameter) % place.mesh.size(holders) == place.index(holders);
     };
     const bool rounds = model.precision != model::Precision::fp32;
-    const std::int64_t elements =
-        buffer.bytes /
-        (weights ? model::weight_bytes(model.precision) : model::optimizer_bytes(model.precision));
-    const auto add = [&](const char* kind, Range range) {
-      add_range(all, block, layout, kind, range, owns);
-    };
+    const std::int64_t elements = buffer.bytes / (weights ? model::weight_bytes(model.precision)
+                                                          : model::optimizer_bytes(model));
     const bool on_disk = buffer.tier == schedule::Tier::disk;
     std::byte* const bytes = on_disk || !arena ? nullptr : arena->at(buffer);
     if (weights && rounds) {
@@ -160,19 +179,22 @@ std::vector<Slab> slabs(const schedule::Program& program, const plan::Plan& plan
                 });
       continue;
     }
-    const std::vector<const char*> kinds = weights  ? std::vector{"weight"}
-                                           : rounds ? std::vector{"m", "v", "weight"}
-                                                    : std::vector{"m", "v"};
-    for (std::size_t i = 0; i < kinds.size(); ++i) {
-      const std::int64_t skipped = std::int64_t(i) * elements;
+    std::int64_t first_byte = 0;  // of the field
+    for (const model::StateField& field :
+         weights ? std::vector<model::StateField>{{"weight"}} : model::state_fields(model)) {
       Range range{buffer.first_element, elements, nullptr};
+      range.storage = field.storage;
       if (on_disk) {
         range.disk = arena ? &arena->disk() : nullptr;
-        range.disk_byte = buffer.offset + skipped * std::int64_t(sizeof(float));
+        range.disk_byte = buffer.offset + first_byte;
       } else if (bytes) {
-        range.data = reinterpret_cast<float*>(bytes) + skipped;
+        if (field.storage == model::Precision::fp32)
+          range.data = reinterpret_cast<float*>(bytes + first_byte);
+        else
+          range.rounded = bytes + first_byte;
       }
-      add(kinds[i], range);
+      add_range(all, block, layout, field.name, range, owns);
+      first_byte += elements * field.bytes();
     }
   }
   return all;
@@ -239,33 +261,26 @@ std::vector<float> values(const Slab& slab) {
 }
 
 void get_values(const Slab& slab, std::int64_t first, std::span<float> values) {
-  if (slab.rounded) {
-    model::with_storage(slab.storage, [&]<class Storage>() {
+  model::with_storage(storage_of(slab), [&]<class Storage>() {
+    const std::int64_t byte = first * std::int64_t(sizeof(Storage));
+    if constexpr (std::is_same_v<Storage, float>) {
+      read_bytes(slab, byte, std::as_writable_bytes(values));
+    } else {
       std::vector<Storage> narrow(values.size());
-      device::copy_now(narrow.data(), slab.rounded + first * std::int64_t(sizeof(Storage)),
-                       std::int64_t(narrow.size() * sizeof(Storage)));
+      read_bytes(slab, byte, std::as_writable_bytes(std::span(narrow)));
       std::ranges::copy(narrow, values.begin());
-    });
-  } else if (slab.disk) {
-    slab.disk->read(slab.disk_byte + first * std::int64_t(sizeof(float)),
-                    std::as_writable_bytes(values));
-  } else {
-    device::copy_now(values.data(), slab.data + first, std::int64_t(values.size_bytes()));
-  }
+    }
+  });
 }
 
 void set_values(const Slab& slab, std::int64_t first, std::span<const float> values) {
-  if (slab.rounded) {
-    model::with_storage(slab.storage, [&]<class Storage>() {
-      const std::vector<Storage> narrow(values.begin(), values.end());
-      device::copy_now(slab.rounded + first * std::int64_t(sizeof(Storage)), narrow.data(),
-                       std::int64_t(narrow.size() * sizeof(Storage)));
-    });
-  } else if (slab.disk) {
-    slab.disk->write(slab.disk_byte + first * std::int64_t(sizeof(float)), std::as_bytes(values));
-  } else {
-    device::copy_now(slab.data + first, values.data(), std::int64_t(values.size_bytes()));
-  }
+  model::with_storage(storage_of(slab), [&]<class Storage>() {
+    const std::int64_t byte = first * std::int64_t(sizeof(Storage));
+    if constexpr (std::is_same_v<Storage, float>)
+      return write_bytes(slab, byte, std::as_bytes(values));
+    const std::vector<Storage> narrow(values.begin(), values.end());
+    write_bytes(slab, byte, std::as_bytes(std::span(narrow)));
+  });
 }
 
 void initialise(std::vector<Slab>& slabs, const model::Config& model, std::uint64_t seed,

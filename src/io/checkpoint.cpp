@@ -51,6 +51,14 @@ void fill_with_zeros(const Slab& slab) {
         std::span(zeros).first(std::size_t(std::min(piece_elements, slab.elements - first))));
 }
 
+/// A kind of optimizer state that is held of a parameter; "" for none.
+std::string state_in(const std::set<Tensor>& held, const std::string& parameter) {
+  for (auto at = held.lower_bound({parameter, ""}); at != held.end() && at->first == parameter;
+       ++at)
+    if (at->second != "weight") return at->second;
+  return "";
+}
+
 /// Puts values of slab n of a file, which is stored so, where they belong.
 void run_copy(RankFile& file, std::size_t n, const Slab& stored, const Copy& copy,
               Progress* progress) {
@@ -157,8 +165,8 @@ struct CheckpointReader::Impl {
   Sources find_sources(std::vector<Slab>& slabs) const;
 };
 
-/// Finds where the values of slabs are. A parameter that was frozen has no moments: they become
-/// zero. @throws Error(storage) where it has one of them only, or not each element once
+/// Finds where the values of slabs are. A parameter that was frozen has no optimizer state, which
+/// becomes zero. @throws Error(storage) if it has a part of the state, or not each element once
 Sources CheckpointReader::Impl::find_sources(std::vector<Slab>& slabs) const {
   std::map<Tensor, std::vector<Wanted>> wanted;
   for (Slab& slab : slabs) {
@@ -192,9 +200,9 @@ Sources CheckpointReader::Impl::find_sources(std::vector<Slab>& slabs) const {
   for (auto& [tensor, parts] : wanted) {
     const auto& [parameter, kind] = tensor;
     const bool frozen = kind != "weight" && !held.contains(tensor);
-    const char* const other = kind == "m" ? "v" : "m";
-    require(!frozen || !held.contains({parameter, other}), Failure::storage,
-            "{}: holds {} of {}, but not {}", name, other, parameter, kind);
+    const std::string other = frozen ? state_in(held, parameter) : "";
+    require(other.empty(), Failure::storage, "{}: holds {} of {}, but not {}", name, other,
+            parameter, kind);
     require(frozen || held.contains(tensor), Failure::storage, "{}: holds no {} of {}", name, kind,
             parameter);
     for (const Wanted& part : parts) {

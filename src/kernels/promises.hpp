@@ -106,12 +106,6 @@ void promise_combine(const char* kernel, const Logits& logits, const ConstTokens
           kernel, "logits [N, R], targets [N] and statistics [P, 3 N] must fit");
 }
 
-inline void promise_adamw(const ConstVector& grad, const Vector& weight, const Vector& m,
-                          const Vector& v) {
-  promise(grad.size() == weight.size() && m.size() == weight.size() && v.size() == weight.size(),
-          "adamw_step", "grad, weight, m and v must have one length");
-}
-
 template <class Qkv, class O>
 void promise_attention(const char* kernel, const AttentionShape& shape, const Qkv& qkv, const O& o,
                        const ConstVector& lse) {

@@ -153,7 +153,8 @@ Config config(const deck::ModelKeys& keys, std::string_view precision) {
                 .logits_cap = keys.logits_cap,
                 .init_std = keys.init_std,
                 .isolated = keys.isolated,
-                .precision = model::precision(precision)};
+                .precision = model::precision(precision),
+                .optimizer = &optimizer(keys.optimizer)};
   check(config);
   freeze(config, keys.groups);
   return config;

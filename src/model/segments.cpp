@@ -277,7 +277,7 @@ const char* name(OperatorKind kind) {
     case OperatorKind::pointwise: return "pointwise";
     case OperatorKind::embedding: return "embedding";
     case OperatorKind::cross_entropy: return "cross_entropy";
-    case OperatorKind::adamw: return "adamw";
+    case OperatorKind::update: return "update";
   }
   return "";
 }

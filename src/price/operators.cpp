@@ -65,10 +65,12 @@ hardware::Time operator_time(const model::Config& model, const hardware::Profile
   return time;
 }
 
-/// AdamW reads weight, gradient and both moments, and writes all but the gradient: 7 fp32.
-hardware::Time update_time(const hardware::Profile& profile, std::int64_t elements) {
-  return hardware::operator_time(profile, model::name(model::OperatorKind::adamw), {&elements, 1},
-                                 false, 16.0 * double(elements), 28.0 * double(elements));
+hardware::Time update_time(const model::Config& model, const hardware::Profile& profile,
+                           std::int64_t elements) {
+  const model::OptimizerRow& row = *model.optimizer;
+  return hardware::operator_time(profile, row.name, {&elements, 1}, false,
+                                 row.flops * double(elements),
+                                 row.moved_bytes() * double(elements));
 }
 
 }  // namespace
@@ -126,8 +128,8 @@ double segment_s(const model::Config& model, const hardware::Profile& profile,
   return sum_s * (1.0 + hardware::wait_share(profile, tp));
 }
 
-double optimizer_s(const hardware::Profile& profile, double elements) {
-  return elements > 0.0 ? update_time(profile, std::llround(elements)).seconds : 0.0;
+double optimizer_s(const model::Config& model, const hardware::Profile& profile, double elements) {
+  return elements > 0.0 ? update_time(model, profile, std::llround(elements)).seconds : 0.0;
 }
 
 bool host_is_apart(const hardware::Profile& profile) { return profile.host_updates_per_s > 0.0; }
@@ -135,8 +137,9 @@ bool host_is_apart(const hardware::Profile& profile) { return profile.host_updat
 double host_update_s(const model::Config& model, const hardware::Profile& profile,
                      double elements) {
   if (host_is_apart(profile)) return elements / profile.host_updates_per_s;
-  const double bytes = model::optimizer_bytes(model.precision) * elements;
-  return optimizer_s(profile, elements) + copy_in_s(profile, bytes) + copy_out_s(profile, bytes);
+  const double bytes = model::optimizer_bytes(model) * elements;
+  return optimizer_s(model, profile, elements) + copy_in_s(profile, bytes) +
+         copy_out_s(profile, bytes);
 }
 
 std::vector<OperatorPrice> operator_prices(const plan::Plan& plan, const model::Config& model,
@@ -159,12 +162,9 @@ std::vector<OperatorPrice> operator_prices(const plan::Plan& plan, const model::
                                           layer.frozen.evaluate(values)};
     const std::int64_t shard =
         std::llround(plan::kept_state(plan::state_knobs(s), elements).optimizer);
-    const hardware::Time update = update_time(profile, shard);
-    prices.push_back({on + "update of a layer",
-                      model::name(model::OperatorKind::adamw),
-                      {shard},
-                      update,
-                      {0.0, update.source}});
+    const hardware::Time update = update_time(model, profile, shard);
+    prices.push_back(
+        {on + "update of a layer", model.optimizer->name, {shard}, update, {0.0, update.source}});
   }
   return prices;
 }

@@ -59,8 +59,9 @@ class OperatorBench {
 };
 
 void OperatorBench::measure(const Item& item) {
-  const std::string name =
-      fmt::format("{} {}", model::name(item.kind), fmt::join(item.dims, " x "));
+  const char* const kind =
+      item.kind == OperatorKind::update ? model_.optimizer->name : model::name(item.kind);
+  const std::string name = fmt::format("{} {}", kind, fmt::join(item.dims, " x "));
   std::vector<Passes> turns;
   const auto prepare = [&] {
     std::int64_t bytes = 0;
@@ -75,8 +76,7 @@ void OperatorBench::measure(const Item& item) {
   const Work backward = in_turn(turns, &Passes::backward);
   const auto backward_s =
       backward ? bench_.seconds(name + " backward", backward) : std::optional(0.0);
-  if (forward_s && backward_s)
-    rows_.push_back({model::name(item.kind), item.dims, *forward_s, *backward_s});
+  if (forward_s && backward_s) rows_.push_back({kind, item.dims, *forward_s, *backward_s});
   // Large operands go at once: all of them together would take several times the largest one's.
   if (turns.size() == 1) operands_[0].release();
 }
@@ -88,7 +88,7 @@ class Choice {
       : model_(model), shapes_(shapes), limits_(limits) {}
 
   void add(const model::Operator& op);
-  void add_adamw();
+  void add_update();
   Chosen chosen() { return std::move(chosen_); }
 
  private:
@@ -139,15 +139,14 @@ void Choice::add(const model::Operator& op) {
           op.name, format_bytes(double(least_bytes)), format_bytes(double(limits_.rank_bytes)));
 }
 
-void Choice::add_adamw() {
-  // Weight, gradient, two moments; a master weight takes the place of the fp32 weight.
-  const std::int64_t state_bytes = model::weight_bytes(model_.precision) + model::grad_bytes +
-                                   model::optimizer_bytes(model_.precision);
+void Choice::add_update() {
+  const std::int64_t state_bytes =
+      model::weight_bytes(model_.precision) + model::grad_bytes + model::optimizer_bytes(model_);
   const std::int64_t room = std::min(limits_.memory_bytes, limits_.rank_bytes) / state_bytes;
   const std::int64_t largest = std::min(largest_block_elements(model_), room);
   for (std::int64_t part : {64, 8, 1}) {
     const std::int64_t elements = round_up(ceil_div(largest, part), 16);
-    add({OperatorKind::adamw, {elements}, 1, 0.0, double(elements * state_bytes)});
+    add({OperatorKind::update, {elements}, 1, 0.0, double(elements * state_bytes)});
   }
 }
 
@@ -164,7 +163,7 @@ Chosen choose_operators(const model::Config& model, const Shapes& shapes, const 
   Choice choice(model, shapes, limits);
   for (SegmentKind kind : model::segment_kinds(model))
     for (const model::Operator& op : model::segment(model, kind).operators) choice.add(op);
-  choice.add_adamw();
+  choice.add_update();
   return choice.chosen();
 }
 

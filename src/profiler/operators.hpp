@@ -22,8 +22,8 @@ struct Chosen {
   int left_out = 0;  ///< shapes beyond rank_bytes; their times follow from smaller ones
 };
 
-/// Each distinct (kind, dims) that a segment has at some (b, tp) of `shapes`, and AdamW at a few
-/// sizes. Takes no memory yet.
+/// Each distinct (kind, dims) that a segment has at some (b, tp) of `shapes`, and the update at a
+/// few sizes. Takes no memory yet.
 ///
 /// @throws Error(resource) when every shape of some operator is beyond rank_bytes
 Chosen choose_operators(const model::Config& model, const Shapes& shapes, const Limits& limits);

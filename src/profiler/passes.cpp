@@ -5,13 +5,14 @@
 #include <vector>
 
 #include "base/error.hpp"
-#include "kernels/adamw.hpp"
+#include "base/text.hpp"
 #include "kernels/attention.hpp"
 #include "kernels/cross_entropy.hpp"
 #include "kernels/embedding.hpp"
 #include "kernels/gelu_erf.hpp"
 #include "kernels/layer_norm.hpp"
 #include "kernels/matmul.hpp"
+#include "kernels/optimizers.hpp"
 #include "kernels/pointwise.hpp"
 #include "kernels/rms_norm.hpp"
 #include "kernels/rope.hpp"
@@ -228,21 +229,23 @@ Passes cross_entropy(Maker<Storage> make, std::int64_t rows, std::int64_t vocab)
 }
 
 template <class Storage>
-Work adamw(Maker<Storage> make, std::int64_t elements, bool on_host) {
+Work update(Maker<Storage> make, std::int64_t elements, const model::Config& model, bool on_host) {
   const Vector grad = make.wide_vector(elements), weight = make.wide_vector(elements);
-  const Vector m = make.zeros(elements), v = make.zeros(elements);
-  const kernels::AdamW step{1e-3f, 0.9, 0.95, 1e-8f, 0.1f, 0.5f, 0.5f, 1.0};
-  const double* const squares = make.sum();
-  if constexpr (std::is_same_v<Storage, float>) {
-    if (on_host) return [=] { kernels::adamw_step_on_host(step, squares, grad, weight, m, v); };
-    return [=] { kernels::adamw_step(step, squares, grad, weight, m, v); };
-  } else {
-    const auto rounded = make.vector(elements);
-    if (on_host)
-      return
-          [=] { kernels::adamw_step_on_host<Storage>(step, squares, grad, weight, m, v, rounded); };
-    return [=] { kernels::adamw_step<Storage>(step, squares, grad, weight, m, v, rounded); };
+  kernels::UpdatedElements all{.count = elements, .grad = grad.data(), .weight = weight.data()};
+  for (std::size_t i = 0; i < model.optimizer->fields.size(); ++i) {
+    const std::int64_t bytes = elements * model.optimizer->fields[i].bytes();
+    all.state[i] = make.zeros(ceil_div(bytes, sizeof(float))).data();
   }
+  const double* const squares = make.sum();
+  if constexpr (!std::is_same_v<Storage, float>) all.rounded = make.vector(elements).data();
+  const kernels::UpdateKernels kernels = kernels::update_kernels(model.optimizer->name);
+  const kernels::Update step{.lr = 1e-3f,
+                             .beta1 = 0.9,
+                             .beta2 = 0.95,
+                             .eps = 1e-8f,
+                             .weight_decay = 0.1f,
+                             .clip_norm = 1.0};
+  return [=, kernel = on_host ? kernels.on_host : kernels.here] { kernel(step, squares, all); };
 }
 
 template <class Storage>
@@ -263,7 +266,7 @@ Passes passes_of(const Item& item, const model::Config& model, Operands& operand
     case OperatorKind::pointwise: return pointwise(make, item.tokens, d[0] / item.tokens);
     case OperatorKind::embedding: return embedding(make, d[0], d[1], d[2], model);
     case OperatorKind::cross_entropy: return cross_entropy(make, d[0], d[1]);
-    case OperatorKind::adamw: return {adamw(make, d[0], false), {}};
+    case OperatorKind::update: return {update(make, d[0], model, false), {}};
   }
   throw Error(Failure::bug, "operator kind {} cannot be measured", int(item.kind));
 }
@@ -283,7 +286,7 @@ std::int64_t operand_bytes(const Item& item, const model::Config& model) {
 
 Work make_host_update(std::int64_t elements, const model::Config& model, Operands& operands) {
   return model::with_storage(model.precision, [&]<class Storage>() {
-    return adamw(Maker<Storage>(operands), elements, true);
+    return update(Maker<Storage>(operands), elements, model, true);
   });
 }
 

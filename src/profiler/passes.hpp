@@ -31,7 +31,7 @@ Passes make_passes(const Item& item, const model::Config& model, Operands& opera
 /// What make_passes takes for one item [bytes]; nothing is taken here.
 std::int64_t operand_bytes(const Item& item, const model::Config& model);
 
-/// AdamW by the node's processor; operands in host memory.
+/// The optimizer's update by the node's processor; operands in host memory.
 Work make_host_update(std::int64_t elements, const model::Config& model, Operands& operands);
 
 /// y += x, element by element.

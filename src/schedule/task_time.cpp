@@ -91,7 +91,7 @@ double TaskTimes::work_s(const Key& key) const {
     case Operation::accumulate: return price::accumulate_s(profile, bytes);
     case Operation::norm: return price::norm_s(profile, bytes);
     case Operation::optimizer_step:
-      return price::optimizer_s(profile, bytes / model::weight_bytes(model_.precision));
+      return price::optimizer_s(model_, profile, bytes / model::weight_bytes(model_.precision));
     case Operation::host_step:
       return price::host_update_s(model_, profile, bytes / model::weight_bytes(model_.precision));
   }

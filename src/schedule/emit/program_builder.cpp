@@ -96,9 +96,9 @@ void ProgramBuilder::keep_until_now(BufferId buffer) {
 }
 
 std::int64_t ProgramBuilder::element_bytes(Content content) const {
-  const model::Precision precision = context_.model.precision;
-  if (content == Content::weights) return model::weight_bytes(precision);
-  return content == Content::grads ? model::grad_bytes : model::optimizer_bytes(precision);
+  const model::Config& model = context_.model;
+  if (content == Content::weights) return model::weight_bytes(model.precision);
+  return content == Content::grads ? model::grad_bytes : model::optimizer_bytes(model);
 }
 
 Part ProgramBuilder::elements(BufferId buffer, Range part) const {
@@ -107,8 +107,8 @@ Part ProgramBuilder::elements(BufferId buffer, Range part) const {
   return {buffer, (part.first - b.first_element) * bytes, part.count * bytes};
 }
 
-/// Numbers of an element of optimizer state lie apart, each beside those of the buffer's other
-/// elements: where the two buffers differ in size each number is a pair of its own.
+/// A buffer of optimizer state holds one field after another, each of all its elements. If the two
+/// buffers differ in size, each field is a pair of its own.
 std::vector<Operand> ProgramBuilder::moves(const std::vector<Move>& moves, bool adds) const {
   std::vector<Operand> operands;
   const auto pair = [&](Part source, Part destination) {
@@ -124,15 +124,17 @@ std::vector<Operand> ProgramBuilder::moves(const std::vector<Move>& moves, bool 
       pair(elements(move.source, part), elements(move.destination, part));
       continue;
     }
-    constexpr std::int64_t number_bytes = sizeof(float);
-    const std::int64_t of_element = element_bytes(Content::optimizer);
-    const auto numbers = [&](BufferId id, const Buffer& buffer, std::int64_t number) {
-      const std::int64_t first =
-          number * (buffer.bytes / of_element) + part.first - buffer.first_element;
-      return Part{id, first * number_bytes, part.count * number_bytes};
-    };
-    for (std::int64_t number = 0; number < of_element / number_bytes; ++number)
-      pair(numbers(move.source, from, number), numbers(move.destination, to, number));
+    std::int64_t bytes_before = 0;  // of an element, by earlier fields
+    for (const model::StateField& field : model::state_fields(context_.model)) {
+      const auto values = [&](BufferId id, const Buffer& buffer) {
+        const std::int64_t elements = buffer.bytes / element_bytes(Content::optimizer);
+        return Part{id,
+                    elements * bytes_before + (part.first - buffer.first_element) * field.bytes(),
+                    part.count * field.bytes()};
+      };
+      pair(values(move.source, from), values(move.destination, to));
+      bytes_before += field.bytes();
+    }
   }
   return operands;
 }

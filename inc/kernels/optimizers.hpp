@@ -1,0 +1,69 @@
+/// @file Updates by optimizers, one pass over weights, gradient and optimizer state.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <variant>
+
+#include "base/narrow.hpp"
+
+namespace brume::kernels {
+
+/// Constants of one update of a parameter. Each optimizer reads those that it needs.
+struct Update {
+  float lr;
+  double beta1;  ///< double, because 1 - beta is rounded to fp32 only once
+  double beta2;
+  float eps;
+  float weight_decay;       ///< 0 for parameters that do not decay
+  double t = 1.0;           ///< number of the parameter's update, from 1 on
+  double clip_norm = 0.0;   ///< largest norm of the whole gradient; 0: no clipping
+  double loss_scale = 1.0;  ///< S, a power of two: the gradients are so many times too large
+};
+
+inline constexpr int most_state_fields = 4;
+
+/// Elements of one parameter, and all that their update reads and writes.
+struct UpdatedElements {
+  std::int64_t count = 0;
+  const float* grad = nullptr;
+  float* weight = nullptr;                       ///< below fp32 the master weight
+  std::array<void*, most_state_fields> state{};  ///< by field of the optimizer's row
+  /// Copy of the master weight that layers compute with; a null float* in fp32.
+  std::variant<float*, bfloat16*, float16*> rounded{};
+  /// Shape of the parameter on this rank, of which the elements are a part.
+  std::span<const std::int64_t> shape{};
+
+  template <class Element>
+  Element* field(std::size_t i) const {
+    return static_cast<Element*>(state[i]);
+  }
+};
+
+/// @param squares  one number: the sum of the squares of the whole gradient, S^2 times too large;
+///                 without clipping not read
+using UpdateKernel = void (*)(const Update& update, const double* squares,
+                              const UpdatedElements& elements);
+
+/// Kernels of one optimizer.
+struct UpdateKernels {
+  UpdateKernel here;
+  /// The same by the node's processor, in host memory, also if `here` is a device's: the same bits,
+  /// because neither fuses a product with a sum, and roots and quotients are rounded exactly.
+  UpdateKernel on_host;
+};
+
+/// "adamw":
+///
+/// g = grad / S min(1, clip_norm / (sqrt(squares) / S + 1e-6))
+/// m = b1 m + (1 - b1) g
+/// v = b2 v + (1 - b2) g^2
+/// w = w - lr weight_decay w - lr (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)
+///
+/// @source  Loshchilov and Hutter 2019, algorithm 2; order of operations as torch.optim.AdamW
+/// @throws Error(bug) for an optimizer without kernels
+UpdateKernels update_kernels(std::string_view optimizer);
+
+}  // namespace brume::kernels
