@@ -207,6 +207,20 @@ void check_split(const Plan& plan, const model::Config& model) {
   }
 }
 
+/// An optimizer of whole matrices finds each of them, its gradient and its state in one place.
+void check_optimizer(const Plan& plan, const model::Config& model) {
+  if (model.optimizer->unit == model::UpdateUnit::element) return;
+  for (int i = 0; i < plan.num_stages(); ++i) {
+    const Stage& s = plan.stages[std::size_t(i)];
+    stage_needs(s.tp == 1 && !sharded(s).optimizer && s.grad_offload_ratio == 0.0 &&
+                    s.optim_offload_ratio == 0.0,
+                i,
+                "optimizer \"{}\" updates whole matrices: tp must be 1, and zero_level, "
+                "grad_offload_ratio and optim_offload_ratio 0",
+                model.optimizer->name);
+  }
+}
+
 /// The first stage adds up the gradient of the token table.
 void check_embedding(const Plan& plan, const model::Config& model,
                      const hardware::Cluster& cluster) {
@@ -245,6 +259,7 @@ void check(const Plan& plan, const model::Config& model, const hardware::Cluster
   check_node_order(plan, cluster);
   check_replicas(plan);
   check_split(plan, model);
+  check_optimizer(plan, model);
   check_model(model, cluster);
   check_embedding(plan, model, cluster);
 }
