@@ -17,12 +17,14 @@
 #include "contract.hpp"
 #include "kernels/types.hpp"
 #include "trials.hpp"
+#include "whole_tensors.hpp"
 
 namespace brume::io {
 namespace {
 
 using engine::Engine;
 using engine::Slab;
+using test::State;
 
 using CheckpointTest = CheckpointFault;
 
@@ -101,40 +103,11 @@ const std::vector<plan::Plan>& plans() {
   return all;
 }
 
-/// Whole tensors by name and kind, put together from slabs.
-using State = std::map<std::pair<std::string, std::string>, std::vector<float>>;
-
-/// Calls use(tensor element, slab element) for each element of a slab, one by one.
-template <typename Use>
-void for_each_element(const Slab& slab, Use&& use) {
-  const std::vector<float> values = engine::values(slab);
-  for (std::int64_t i = 0; i < slab.elements; ++i) {
-    std::int64_t rest = slab.first + i, global = 0, stride = 1;
-    for (std::size_t d = slab.shape.size(); d-- > 0;) {
-      global += (slab.offset[d] + rest % slab.shape[d]) * stride;
-      rest /= slab.shape[d];
-      stride *= slab.global_shape[d];
-    }
-    use(std::size_t(global), values[std::size_t(i)]);
-  }
-}
-
-void collect(State& state, const std::vector<Slab>& slabs) {
-  for (const Slab& slab : slabs) {
-    std::size_t elements = 1;
-    for (const std::int64_t extent : slab.global_shape) elements *= std::size_t(extent);
-    std::vector<float>& tensor = state[{slab.name, slab.kind}];
-    tensor.resize(elements, NAN);
-    if (slab.owned)
-      for_each_element(slab, [&](std::size_t at, float value) { tensor[at] = value; });
-  }
-}
-
 /// Elements of slabs, owned or copies, whose bits differ from the state.
 int different(const State& state, const std::vector<Slab>& slabs) {
   int count = 0;
   for (const Slab& slab : slabs)
-    for_each_element(slab, [&](std::size_t at, float value) {
+    test::for_each_element(slab, [&](std::size_t at, float value) {
       const float stored = state.at({slab.name, slab.kind})[at];
       const float expected = !slab.rounded                            ? stored
                              : slab.storage == model::Precision::bf16 ? float(bfloat16(stored))
@@ -194,7 +167,7 @@ Part train(const fs::path& directory, const plan::Plan& plan, bool resume, std::
     engine.flush();
     {
       const std::lock_guard lock(mutex);
-      collect(part.state, slabs);
+      test::collect(part.state, slabs);
       part.scaling = engine.progress().scaling;
     }
     if (!save) return;

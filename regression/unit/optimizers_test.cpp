@@ -1,0 +1,382 @@
+#include "model/optimizers.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <mutex>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "contract.hpp"
+#include "device/device.hpp"
+#include "io/checkpoint.hpp"
+#include "model/storage.hpp"
+#include "own_folder.hpp"
+#include "price/price.hpp"
+#include "refusal.hpp"
+#include "whole_tensors.hpp"
+
+namespace brume {
+namespace {
+
+using kernels::Update;
+using kernels::UpdatedElements;
+using model::Precision;
+using model::StateField;
+
+// --- optimizers of this test alone --------------------------------------------------------------
+
+double grad_scale(const Update& update, const double* squares) {
+  const double norm = std::sqrt(*squares) / update.loss_scale;
+  return std::min(1.0, update.clip_norm / (norm + 1e-6)) / update.loss_scale;
+}
+
+/// m = b1 m + g + weight_decay w,  w = w - lr m
+template <class Momentum>
+void sgd(const Update& update, const double* squares, const UpdatedElements& elements) {
+  const double scale = grad_scale(update, squares);
+  auto* const m = elements.field<Momentum>(0);
+  for (std::int64_t i = 0; i < elements.count; ++i) {
+    float& w = elements.weight[i];
+    m[i] = float(update.beta1) * float(m[i]) + float(scale) * elements.grad[i] +
+           update.weight_decay * w;
+    w -= update.lr * float(m[i]);
+    std::visit(
+        [&](auto* rounded) {
+          if (rounded != nullptr) rounded[i] = w;
+        },
+        elements.rounded);
+  }
+}
+
+/// The same with a step of length lr for each parameter: w = w - lr m / |m|.
+void normalized_sgd(const Update& update, const double* squares, const UpdatedElements& elements) {
+  std::int64_t all = 1;
+  for (const std::int64_t extent : elements.shape) all *= extent;
+  ASSERT_EQ(elements.count, all);
+  const double scale = grad_scale(update, squares);
+  auto* const m = elements.field<float>(0);
+  double length = 1e-30;
+  for (std::int64_t i = 0; i < all; ++i) {
+    m[i] = float(update.beta1 * m[i] + scale * elements.grad[i]);
+    length += double(m[i]) * m[i];
+  }
+  for (std::int64_t i = 0; i < all; ++i)
+    elements.weight[i] -= float(update.lr / std::sqrt(length)) * m[i];
+}
+
+constexpr StateField fp32_momentum[] = {{"momentum"}};
+constexpr StateField bf16_momentum[] = {{"momentum", Precision::bf16}};
+
+/// A row and its kernels.
+struct Optimizer {
+  model::OptimizerRow row;
+  kernels::UpdateKernel kernel;
+};
+constexpr Optimizer in_fp32{{.name = "sgd", .fields = fp32_momentum, .flops = 4.0}, sgd<float>};
+constexpr Optimizer in_bf16{{.name = "sgd", .fields = bf16_momentum, .flops = 4.0}, sgd<bfloat16>};
+constexpr Optimizer of_matrices{{.name = "normalized_sgd",
+                                 .fields = fp32_momentum,
+                                 .unit = model::UpdateUnit::matrix,
+                                 .flops = 6.0},
+                                normalized_sgd};
+
+// --- trainings with them ------------------------------------------------------------------------
+
+constexpr int global_batch = 8;
+
+model::Config model_with(const Optimizer& optimizer, Precision precision = Precision::fp32) {
+  return {.num_layers = 4,
+          .hidden_size = 36,
+          .num_heads = 6,
+          .ffn_size = 96,
+          .seq_len = 12,
+          .vocab_size = 61,
+          .tied_head = true,
+          .precision = precision,
+          .optimizer = &optimizer.row};
+}
+
+engine::Settings settings_with(const Optimizer& optimizer, int steps) {
+  engine::Settings settings = test::contract_settings(steps);
+  settings.optimizer.lr = 0.1;
+  settings.optimizer.kernels = {.here = optimizer.kernel, .on_host = optimizer.kernel};
+  return settings;
+}
+
+struct Outcome {
+  test::Trained trained;
+  test::State state;
+};
+
+Outcome train(const plan::Plan& plan, const model::Config& model,
+              const engine::Settings& settings) {
+  const test::TokenFixture tokens(model.vocab_size);
+  const data::Sampler data = tokens.sampler(model.seq_len);
+  Outcome outcome;
+  std::mutex mutex;
+  comm::run_local(plan.devices(), [&](comm::Communicator& world) {
+    engine::Engine engine(plan, model, settings, world);
+    const test::Trained mine = test::train(engine, settings, plan.global_batch, data);
+    const std::lock_guard lock(mutex);
+    if (world.rank() == 0) outcome.trained = mine;
+    test::collect(outcome.state, engine.slabs());
+  });
+  return outcome;
+}
+
+/// Largest difference of two states, as a share of the largest value of a tensor.
+double largest_difference(const test::State& a, const test::State& b) {
+  double most = a.size() == b.size() ? 0.0 : INFINITY;
+  for (const auto& [tensor, values] : a) {
+    const std::vector<float>& others = b.at(tensor);
+    double difference = 0.0, size = 1e-3;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      // A NaN, of an element that no rank owns, is the largest of all.
+      if (!(std::abs(values[i] - others[i]) <= difference))
+        difference = std::abs(double(values[i]) - others[i]);
+      size = std::max(size, std::abs(double(values[i])));
+    }
+    if (!(difference / size <= most)) most = difference / size;
+  }
+  return most;
+}
+
+class SecondRow : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (device::on_device()) GTEST_SKIP() << "these kernels are for hosts";
+  }
+};
+
+class ZeroLevels : public SecondRow, public ::testing::WithParamInterface<int> {};
+
+/// Plans of four ranks at a ZeRO level, with nothing and with parts of all state on the host, on
+/// disk and updated by the host.
+std::vector<plan::Plan> plans_at(int zero_level, const model::Config& model) {
+  std::vector<plan::Plan> plans;
+  for (const auto& [stages, dp, tp] : {std::tuple{1, 4, 1}, {1, 2, 2}, {2, 2, 1}})
+    for (const double share : {0.0, 0.6}) {
+      plans.push_back(plan::equal_stages(model, global_batch, stages,
+                                         {.microbatch = 2,
+                                          .dp = dp,
+                                          .tp = tp,
+                                          .zero_level = zero_level,
+                                          .weight_offload_ratio = share,
+                                          .grad_offload_ratio = share,
+                                          .optim_offload_ratio = share}));
+      for (plan::Stage& stage : plans.back().stages)
+        stage.optim_disk_ratio = share / 3, stage.host_update_ratio = share / 2;
+    }
+  return plans;
+}
+
+TEST_P(ZeroLevels, TrainLikeOneRank) {
+  const model::Config model = model_with(in_fp32);
+  const engine::Settings settings = settings_with(in_fp32, 12);
+  const Outcome one = train(test::one_rank_plan(model, global_batch), model, settings);
+  EXPECT_LT(one.trained.losses.back(), 0.9 * one.trained.untrained);
+  for (const plan::Plan& plan : plans_at(GetParam(), model)) {
+    const Outcome all = train(plan, model, settings);
+    EXPECT_TRUE(test::trains_like(one.trained, all.trained)) << plan::text(plan);
+    EXPECT_LT(largest_difference(one.state, all.state), 1e-5) << plan::text(plan);
+  }
+}
+
+// Below fp32 too, with a field of 16 bits beside the master weight of 32.
+TEST_P(ZeroLevels, PlacesOfStateChangeNoBit) {
+  for (const auto& [optimizer, precision] : {std::pair(&in_fp32, Precision::bf16),
+                                             {&in_bf16, Precision::fp32},
+                                             {&in_bf16, Precision::bf16}}) {
+    const model::Config model = model_with(*optimizer, precision);
+    const engine::Settings settings = settings_with(*optimizer, 4);
+    for (const plan::Plan& plan : plans_at(GetParam(), model)) {
+      plan::Plan here = plan;
+      for (plan::Stage& stage : here.stages)
+        stage.optim_offload_ratio = stage.optim_disk_ratio = stage.host_update_ratio = 0.0;
+      if (plan == here) continue;
+      const Outcome one = train(here, model, settings), other = train(plan, model, settings);
+      EXPECT_EQ(one.trained.losses, other.trained.losses) << plan::text(plan);
+      EXPECT_EQ(largest_difference(one.state, other.state), 0.0) << plan::text(plan);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Optimizers, ZeroLevels, ::testing::Range(0, 4));
+
+/// Clipped gradients at these weights: the first moments that AdamW without memory makes.
+test::State gradients(const test::State& state, int step, const engine::Settings& settings) {
+  model::Config model = model_with(in_fp32);
+  model.optimizer = &model::adamw;
+  engine::Settings forgetful = settings;
+  forgetful.optimizer.kernels.reset();
+  forgetful.optimizer.beta1 = 0.0;
+  const test::TokenFixture tokens(model.vocab_size);
+  const data::Sampler data = tokens.sampler(model.seq_len);
+  test::State found;
+  comm::run_local(1, [&](comm::Communicator& world) {
+    engine::Engine engine(test::one_rank_plan(model, global_batch), model, forgetful, world);
+    for (const engine::Slab& slab : engine.slabs())
+      if (slab.kind == "weight") engine::set_values(slab, 0, state.at({slab.name, slab.kind}));
+    engine.resume({.steps = step, .samples = step * global_batch, .updates = step});
+    engine.step(data);
+    engine.flush();
+    test::collect(found, engine.slabs());
+  });
+  return found;
+}
+
+// The reference takes AdamW's gradients at its own weights, and steps in double precision.
+TEST_F(SecondRow, TrainsLikeAReference) {
+  constexpr int steps = 6;
+  const model::Config model = model_with(in_fp32);
+  const engine::Settings settings = settings_with(in_fp32, steps);
+  const plan::Plan one = test::one_rank_plan(model, global_batch);
+  test::State state = train(one, model, settings_with(in_fp32, 0)).state;
+  std::map<std::string, std::vector<double>> momenta;
+  for (int step = 0; step < steps; ++step) {
+    const test::State grads = gradients(state, step, settings);
+    for (const model::Block& block : model::blocks(model))
+      for (const model::Parameter& parameter : block.parameters) {
+        const engine::UpdateRule rule = engine::update_rule(settings.optimizer, parameter);
+        const double lr = rule.lr_scale * engine::learning_rate(settings.optimizer, step, steps);
+        const std::vector<float>& g = grads.at({parameter.name, "m"});
+        std::vector<float>& w = state.at({parameter.name, "weight"});
+        std::vector<double>& m = momenta[parameter.name];
+        m.resize(w.size());
+        for (std::size_t i = 0; i < w.size(); ++i) {
+          m[i] = settings.optimizer.beta1 * m[i] + g[i] + double(rule.weight_decay) * w[i];
+          w[i] = float(w[i] - lr * m[i]);
+        }
+        state.at({parameter.name, "momentum"}).assign(m.begin(), m.end());
+      }
+  }
+  EXPECT_LT(largest_difference(state, train(one, model, settings).state), 1e-5);
+}
+
+// A checkpoint of four ranks holds the row's fields, and two ranks resume it. A checkpoint with
+// AdamW's state is refused.
+TEST_F(SecondRow, ResumesFromItsCheckpoints) {
+  constexpr int steps = 6, saved = 3;
+  for (const Optimizer* const optimizer : {&in_fp32, &in_bf16}) {
+    const model::Config model = model_with(*optimizer, Precision::bf16);
+    const engine::Settings settings = settings_with(*optimizer, steps);
+    const plan::Plan four = plans_at(1, model)[1],
+                     two = plan::equal_stages(model, global_batch, 1, {.dp = 2, .zero_level = 3});
+    const test::TokenFixture tokens(model.vocab_size);
+    const data::Sampler data = tokens.sampler(model.seq_len);
+    const test::OwnFolder folder;
+    test::State written;
+    std::mutex mutex;
+    comm::run_local(four.devices(), [&](comm::Communicator& world) {
+      engine::Engine engine(four, model, settings, world);
+      while (engine.steps_done() < saved) engine.step(data);
+      engine.flush();
+      const std::vector<engine::Slab> slabs = engine.slabs();
+      {
+        const std::lock_guard lock(mutex);
+        test::collect(written, slabs);
+      }
+      io::CheckpointWriter writer(folder.path(), world);
+      io::CheckpointInfo info;
+      info.step = saved;
+      info.samples = engine.progress().samples;
+      info.updates = engine.progress().updates;
+      writer.start(info, slabs);
+      writer.finish();
+    });
+    EXPECT_TRUE(written.contains({"layers.0.mlp.in.weight", "momentum"}));
+    test::State read;
+    std::vector<double> losses;
+    comm::run_local(two.devices(), [&](comm::Communicator& world) {
+      engine::Engine engine(two, model, settings, world);
+      const io::CheckpointInfo info = io::find_checkpoint(world, folder.path()).value();
+      std::vector<engine::Slab> slabs = engine.slabs();
+      io::load_slabs(info, slabs);
+      engine.resume({.steps = info.step, .samples = info.samples, .updates = info.updates});
+      {
+        const std::lock_guard lock(mutex);
+        test::collect(read, slabs);
+      }
+      while (engine.steps_done() < steps) {
+        const double loss = engine.step(data).loss;
+        if (world.rank() == 0) losses.push_back(loss);
+      }
+    });
+    EXPECT_EQ(largest_difference(written, read), 0.0);
+    const Outcome whole = train(two, model, settings);
+    for (int step = saved; step < steps; ++step)
+      EXPECT_NEAR(losses[std::size_t(step - saved)], whole.trained.losses[std::size_t(step)], 2e-3);
+
+    model::Config by_adamw = model;
+    by_adamw.optimizer = &model::adamw;
+    comm::run_local(1, [&](comm::Communicator& world) {
+      engine::Settings usual = settings;
+      usual.optimizer.kernels.reset();
+      engine::Engine engine(test::one_rank_plan(by_adamw, global_batch), by_adamw, usual, world);
+      std::vector<engine::Slab> slabs = engine.slabs();
+      const io::CheckpointInfo info = io::find_checkpoint(world, folder.path()).value();
+      const std::string why = test::refusal([&] { io::load_slabs(info, slabs); }, Failure::storage);
+      EXPECT_NE(why.find("holds momentum of"), std::string::npos) << why;
+    });
+  }
+}
+
+// --- rows as data -------------------------------------------------------------------------------
+
+TEST_F(SecondRow, OfWholeMatricesTrainsLikeOneRankWhereNoneIsCut) {
+  const model::Config model = model_with(of_matrices);
+  const engine::Settings settings = settings_with(of_matrices, 12);
+  const Outcome one = train(test::one_rank_plan(model, global_batch), model, settings);
+  EXPECT_LT(one.trained.losses.back(), 0.9 * one.trained.untrained);
+  const plan::Plan plan = plan::equal_stages(model, global_batch, 2, {.microbatch = 2, .dp = 2});
+  EXPECT_TRUE(test::trains_like(one.trained, train(plan, model, settings).trained));
+
+  const hardware::Cluster cluster = hardware::NodeGroup{.devices_per_node = 4};
+  const auto check = [&](auto change) {
+    plan::Plan changed = plan::equal_stages(model, global_batch, 1, {.microbatch = 2, .dp = 4});
+    change(changed.stages[0]);
+    plan::check(changed, model, cluster);
+  };
+  check([](plan::Stage&) {});
+  for (const auto cut : {+[](plan::Stage& s) { s.zero_level = 1; },
+                         +[](plan::Stage& s) { s.dp = 2, s.tp = 2, s.microbatch = 4; },
+                         +[](plan::Stage& s) { s.grad_offload_ratio = 0.5; },
+                         +[](plan::Stage& s) { s.optim_offload_ratio = 0.5; }})
+    EXPECT_NE(test::refusal([&] { check(cut); }).find("updates whole matrices"), std::string::npos);
+}
+
+TEST(OptimizerRow, SaysBytesFieldsAndPrice) {
+  model::Config model;
+  EXPECT_EQ(model::optimizer_bytes(model), 8);
+  EXPECT_EQ(model.optimizer->moved_bytes(), 28.0);
+  model.precision = Precision::bf16;
+  EXPECT_EQ(model::optimizer_bytes(model), 12);
+  EXPECT_EQ(model::state_fields(model).size(), 3u);
+  model.optimizer = &in_bf16.row;
+  EXPECT_EQ(model::optimizer_bytes(model), 2 + 4);
+  EXPECT_EQ(model::state_fields(model)[0].name, std::string("momentum"));
+  EXPECT_EQ(model::state_fields(model)[1].name, std::string("weight"));
+
+  hardware::Profile profile;
+  profile.bytes_per_s = 1e9;
+  profile.flops_per_s = 1e12;
+  EXPECT_DOUBLE_EQ(price::optimizer_s(model, profile, 1e6),
+                   1e6 * (4 + 2 * (4 + 2)) / 1e9 + 1e6 * 4.0 / 1e12);
+  profile.operators.push_back({.kind = "sgd", .dims = {1'000'000}, .forward_s = 0.5});
+  EXPECT_DOUBLE_EQ(price::optimizer_s(model, profile, 1e6), 0.5);
+}
+
+TEST(OptimizerRow, IsFoundByItsName) {
+  EXPECT_EQ(&model::optimizer("adamw"), &model::adamw);
+  EXPECT_NE(test::refusal([] { model::optimizer("lion"); }).find("'lion'"), std::string::npos);
+  EXPECT_THROW(kernels::update_kernels("lion"), Error);
+}
+
+}  // namespace
+}  // namespace brume
