@@ -28,13 +28,13 @@ using test::State;
 
 using CheckpointTest = CheckpointFault;
 
-constexpr model::Config small_model = {.num_layers = 4,
-                                       .hidden_size = 36,
-                                       .num_heads = 6,
-                                       .ffn_size = 96,
-                                       .seq_len = 12,
-                                       .vocab_size = 61,
-                                       .tied_head = true};
+const model::Config small_model = {.num_layers = 4,
+                                   .hidden_size = 36,
+                                   .num_heads = 6,
+                                   .ffn_size = 96,
+                                   .seq_len = 12,
+                                   .vocab_size = 61,
+                                   .tied_head = true};
 constexpr int global_batch = 12;
 
 plan::Plan make_plan(int pp, int dp, int tp, int zero_level, double optim_offload,

@@ -138,8 +138,7 @@ std::string formulas(const StageExpressions& stage, const Values& values, int mi
     lines += fmt::format("  {:.1f} %  {} = {}\n", 100.0 * term.seconds / whole_s, term.name,
                          simplified.text(term.formula));
   }
-  return "terms of 95 % of its time, without terms that are 0:\n" +
-         hanging(lines, usual_columns);
+  return "terms of 95 % of its time, without terms that are 0:\n" + hanging(lines, usual_columns);
 }
 
 /// What formulas are made of.

@@ -209,7 +209,8 @@ void export_model(const ExportHuggingFaceOptions& options, comm::Communicator& j
     const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
     log::info("{}: the model after {} steps, in {}", options.output, found->step,
               format_seconds(taken.count()));
-    if (beside.empty()) log::info("no tokenizer is known: put the tokenizer's files next to the model");
+    if (beside.empty())
+      log::info("no tokenizer is known: put the tokenizer's files next to the model");
   });
 }
 
