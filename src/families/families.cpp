@@ -14,60 +14,62 @@ using Kind = Limit::Kind;
 
 /// GPT-2: learned positions, layer norms, GELU (tanh); attention, then MLP.
 Family gpt() {
-  return {
-      .name = "gpt",
-      .title = "GPT-2",
-      .norm = NormKind::layer,
-      .mlp = MlpKind::gelu_tanh,
-      .rotary = false,
-      .biased = true,
-      .tensors = {.prefix = "transformer.",
-                  .layers = "h.",
-                  .ends = {{"embedding.token", {"wte"}},
-                           {"embedding.position", {"wpe"}},
-                           {"head.norm", {"ln_f"}}},
-                  .of_layer = {{"norm1", {"ln_1"}},
-                               {"norm2", {"ln_2"}},
-                               {"attention.qkv", {"attn.c_attn"}},
-                               {"attention.out", {"attn.c_proj"}},
-                               {"mlp.in", {"mlp.c_fc"}},
-                               {"mlp.out", {"mlp.c_proj"}}},
-                  .transposed = true},
-      .architectures = {
-          {.name = "GPT2LMHeadModel",
-           .model_type = "gpt2",
-           .class_keys = R"({
+  Family made;
+  made.name = "gpt";
+  made.title = "GPT-2";
+  made.norm = NormKind::layer;
+  made.mlp = MlpKind::gelu_tanh;
+  made.rotary = false;
+  made.biased = true;
+  made.tensors.prefix = "transformer.";
+  made.tensors.layers = "h.";
+  made.tensors.ends = {
+      {"embedding.token", {"wte"}}, {"embedding.position", {"wpe"}}, {"head.norm", {"ln_f"}}};
+  made.tensors.of_layer = {{"norm1", {"ln_1"}},
+                           {"norm2", {"ln_2"}},
+                           {"attention.qkv", {"attn.c_attn"}},
+                           {"attention.out", {"attn.c_proj"}},
+                           {"mlp.in", {"mlp.c_fc"}},
+                           {"mlp.out", {"mlp.c_proj"}}};
+  made.tensors.transposed = true;
+  {
+    Architecture& one = made.architectures.emplace_back();
+    one.name = "GPT2LMHeadModel";
+    one.model_type = "gpt2";
+    one.class_keys = R"({
              "activation_function": "gelu_new", "add_cross_attention": false, "attn_pdrop": 0.1,
              "embd_pdrop": 0.1, "initializer_range": 0.02, "layer_norm_epsilon": 1e-05,
              "n_embd": 768, "n_head": 12, "n_inner": null, "n_layer": 12, "n_positions": 1024,
              "resid_pdrop": 0.1, "scale_attn_by_inverse_layer_idx": false,
              "scale_attn_weights": true, "tie_word_embeddings": true, "vocab_size": 50257
-           })",
-           .keys = {.num_layers = "n_layer",
-                    .hidden_size = "n_embd",
-                    .num_heads = "n_head",
-                    .seq_len = "n_positions",
-                    .ffn_size = "n_inner",
-                    .norm_eps = "layer_norm_epsilon",
-                    .activation = "activation_function",
-                    .dropouts = {"resid_pdrop", "embd_pdrop", "attn_pdrop"}},
-           .key_heads = KeyHeads::none,
-           .qkv_bias = true,
-           .fixed = {{"scale_attn_weights", true},
-                     {"scale_attn_by_inverse_layer_idx", false},
-                     {"add_cross_attention", false}},
-           .written = R"({"bos_token_id": null, "eos_token_id": null})",
-           .limits = {{Kind::qkv_bias, "GPT-2 has biases of queries, keys and values"},
-                      {Kind::all_key_heads, "GPT-2 has as many key heads as query heads"},
-                      {Kind::heads_fill_hidden, "GPT-2 has head_dim = hidden_size / num_heads"}}}}};
+           })";
+    one.keys.num_layers = "n_layer";
+    one.keys.hidden_size = "n_embd";
+    one.keys.num_heads = "n_head";
+    one.keys.seq_len = "n_positions";
+    one.keys.ffn_size = "n_inner";
+    one.keys.norm_eps = "layer_norm_epsilon";
+    one.keys.activation = "activation_function";
+    one.keys.dropouts = {"resid_pdrop", "embd_pdrop", "attn_pdrop"};
+    one.key_heads = KeyHeads::none;
+    one.qkv_bias = true;
+    one.fixed = {{"scale_attn_weights", true},
+                 {"scale_attn_by_inverse_layer_idx", false},
+                 {"add_cross_attention", false}};
+    one.written = R"({"bos_token_id": null, "eos_token_id": null})";
+    one.limits = {{Kind::qkv_bias, "GPT-2 has biases of queries, keys and values"},
+                  {Kind::all_key_heads, "GPT-2 has as many key heads as query heads"},
+                  {Kind::heads_fill_hidden, "GPT-2 has head_dim = hidden_size / num_heads"}};
+  }
+  return made;
 }
 
 TensorNames llama_tensors() {
-  return {
-      .prefix = "model.",
-      .layers = "layers.",
-      .ends = {{"embedding.token", {"embed_tokens"}}, {"head.norm", {"norm"}}},
-      .of_layer = {{"norm1", {"input_layernorm"}},
+  TensorNames made;
+  made.prefix = "model.";
+  made.layers = "layers.";
+  made.ends = {{"embedding.token", {"embed_tokens"}}, {"head.norm", {"norm"}}};
+  made.of_layer = {{"norm1", {"input_layernorm"}},
                    {"norm2", {"post_attention_layernorm"}},
                    {"attention.qkv", {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}},
                    {"attention.q", {"self_attn.q_proj"}},
@@ -76,25 +78,27 @@ TensorNames llama_tensors() {
                    {"attention.k_norm", {"self_attn.k_norm"}},
                    {"attention.out", {"self_attn.o_proj"}},
                    {"mlp.in", {"mlp.gate_proj", "mlp.up_proj"}},
-                   {"mlp.out", {"mlp.down_proj"}}}};
+                   {"mlp.out", {"mlp.down_proj"}}};
+  return made;
 }
 
 /// Llama, Mistral, Qwen 2 and 3: rotary positions, RMS norms, SwiGLU; attention, then MLP.
 Family llama() {
   const std::string biases = ": a llama's only biases here are those of queries, keys and values";
   const Limit one_theta{Kind::one_rope_theta, "its layers have one base of rotary angles"};
-  return {
-      .name = "llama",
-      .title = "Llama",
-      .norm = NormKind::rms,
-      .mlp = MlpKind::swiglu,
-      .qk_norms = true,
-      .windows = true,
-      .tensors = llama_tensors(),
-      .architectures = {
-          {.name = "LlamaForCausalLM",
-           .model_type = "llama",
-           .class_keys = R"({
+  Family made;
+  made.name = "llama";
+  made.title = "Llama";
+  made.norm = NormKind::rms;
+  made.mlp = MlpKind::swiglu;
+  made.qk_norms = true;
+  made.windows = true;
+  made.tensors = llama_tensors();
+  {
+    Architecture& one = made.architectures.emplace_back();
+    one.name = "LlamaForCausalLM";
+    one.model_type = "llama";
+    one.class_keys = R"({
              "attention_bias": false, "attention_dropout": 0.0, "head_dim": null,
              "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02,
              "intermediate_size": 11008, "max_position_embeddings": 2048, "mlp_bias": false,
@@ -102,14 +106,16 @@ Family llama() {
              "original_max_position_embeddings": null, "partial_rotary_factor": null,
              "rms_norm_eps": 1e-06, "rope_parameters": null, "rope_scaling": null,
              "rope_theta": 10000.0, "tie_word_embeddings": false, "vocab_size": 32000
-           })",
-           .fixed = {{"attention_bias", false, biases}, {"mlp_bias", false, biases}},
-           .written = R"({"attention_bias": false, "mlp_bias": false})",
-           .limits = {{Kind::heads_divide_hidden, "Llama's heads divide its hidden_size"},
-                      one_theta}},
-          {.name = "MistralForCausalLM",
-           .model_type = "mistral",
-           .class_keys = R"({
+           })";
+    one.fixed = {{"attention_bias", false, biases}, {"mlp_bias", false, biases}};
+    one.written = R"({"attention_bias": false, "mlp_bias": false})";
+    one.limits = {{Kind::heads_divide_hidden, "Llama's heads divide its hidden_size"}, one_theta};
+  }
+  {
+    Architecture& one = made.architectures.emplace_back();
+    one.name = "MistralForCausalLM";
+    one.model_type = "mistral";
+    one.class_keys = R"({
              "attention_dropout": 0.0, "head_dim": null, "hidden_act": "silu", "hidden_size": 4096,
              "initializer_range": 0.02, "intermediate_size": 14336,
              "max_position_embeddings": 131072, "num_attention_heads": 32, "num_hidden_layers": 32,
@@ -117,12 +123,15 @@ Family llama() {
              "partial_rotary_factor": null, "rms_norm_eps": 1e-06, "rope_parameters": null,
              "rope_scaling": null, "rope_theta": 10000.0, "sliding_window": 4096,
              "tie_word_embeddings": false, "vocab_size": 32000
-           })",
-           .window = true,
-           .limits = {{Kind::no_layer_kinds, "all layers of Mistral have a window"}, one_theta}},
-          {.name = "Qwen2ForCausalLM",
-           .model_type = "qwen2",
-           .class_keys = R"({
+           })";
+    one.window = true;
+    one.limits = {{Kind::no_layer_kinds, "all layers of Mistral have a window"}, one_theta};
+  }
+  {
+    Architecture& one = made.architectures.emplace_back();
+    one.name = "Qwen2ForCausalLM";
+    one.model_type = "qwen2";
+    one.class_keys = R"({
              "attention_dropout": 0.0, "head_dim": null, "hidden_act": "silu", "hidden_size": 4096,
              "initializer_range": 0.02, "intermediate_size": 22016, "layer_types": null,
              "max_position_embeddings": 32768, "max_window_layers": 28, "num_attention_heads": 32,
@@ -131,12 +140,15 @@ Family llama() {
              "rms_norm_eps": 1e-06, "rope_parameters": null, "rope_scaling": null,
              "rope_theta": 10000.0, "sliding_window": 4096, "tie_word_embeddings": false,
              "use_sliding_window": false, "vocab_size": 151936
-           })",
-           .qkv_bias = true,
-           .limits = {one_theta}},
-          {.name = "Qwen3ForCausalLM",
-           .model_type = "qwen3",
-           .class_keys = R"({
+           })";
+    one.qkv_bias = true;
+    one.limits = {one_theta};
+  }
+  {
+    Architecture& one = made.architectures.emplace_back();
+    one.name = "Qwen3ForCausalLM";
+    one.model_type = "qwen3";
+    one.class_keys = R"({
              "attention_bias": false, "attention_dropout": 0.0, "head_dim": 128,
              "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02,
              "intermediate_size": 22016, "layer_types": null, "max_position_embeddings": 32768,
@@ -145,37 +157,40 @@ Family llama() {
              "partial_rotary_factor": null, "rms_norm_eps": 1e-06, "rope_parameters": null,
              "rope_scaling": null, "rope_theta": 10000.0, "sliding_window": 4096,
              "tie_word_embeddings": false, "use_sliding_window": false, "vocab_size": 151936
-           })",
-           .qk_norm = true,
-           .fixed = {{"attention_bias", false, biases}},
-           .written = R"({"attention_bias": false})",
-           .limits = {one_theta,
-                      {Kind::no_qkv_bias, "Qwen3 has no biases of queries, keys and values"}}}}};
+           })";
+    one.qk_norm = true;
+    one.fixed = {{"attention_bias", false, biases}};
+    one.written = R"({"attention_bias": false})";
+    one.limits = {one_theta,
+                  {Kind::no_qkv_bias, "Qwen3 has no biases of queries, keys and values"}};
+  }
+  return made;
 }
 
 /// Falcon: rotary positions, layer norms, GELU (erf); attention beside MLP, from one input.
 Family falcon() {
-  return {
-      .name = "falcon",
-      .title = "Falcon",
-      .norm = NormKind::layer,
-      .mlp = MlpKind::gelu_erf,
-      .parallel = ParallelBlock::always,
-      .layer_norms = 1,
-      .tensors = {.prefix = "transformer.",
-                  .layers = "h.",
-                  .ends = {{"embedding.token", {"word_embeddings"}}, {"head.norm", {"ln_f"}}},
-                  .of_layer = {{"norm", {"input_layernorm"}},
-                               {"norm1", {"ln_attn"}},
-                               {"norm2", {"ln_mlp"}},
-                               {"attention.out", {"self_attention.dense"}},
-                               {"mlp.in", {"mlp.dense_h_to_4h"}},
-                               {"mlp.out", {"mlp.dense_4h_to_h"}}},
-                  .fused_qkv = "self_attention.query_key_value"},
-      .architectures = {
-          {.name = "FalconForCausalLM",
-           .model_type = "falcon",
-           .class_keys = R"({
+  Family made;
+  made.name = "falcon";
+  made.title = "Falcon";
+  made.norm = NormKind::layer;
+  made.mlp = MlpKind::gelu_erf;
+  made.parallel = ParallelBlock::always;
+  made.layer_norms = 1;
+  made.tensors.prefix = "transformer.";
+  made.tensors.layers = "h.";
+  made.tensors.ends = {{"embedding.token", {"word_embeddings"}}, {"head.norm", {"ln_f"}}};
+  made.tensors.of_layer = {{"norm", {"input_layernorm"}},
+                           {"norm1", {"ln_attn"}},
+                           {"norm2", {"ln_mlp"}},
+                           {"attention.out", {"self_attention.dense"}},
+                           {"mlp.in", {"mlp.dense_h_to_4h"}},
+                           {"mlp.out", {"mlp.dense_4h_to_h"}}};
+  made.tensors.fused_qkv = "self_attention.query_key_value";
+  {
+    Architecture& one = made.architectures.emplace_back();
+    one.name = "FalconForCausalLM";
+    one.model_type = "falcon";
+    one.class_keys = R"({
              "activation": "gelu", "alibi": false, "attention_dropout": 0.0, "bias": false,
              "ffn_hidden_size": null, "hidden_dropout": 0.0, "hidden_size": 4544,
              "initializer_range": 0.02, "layer_norm_epsilon": 1e-05,
@@ -185,43 +200,46 @@ Family falcon() {
              "original_max_position_embeddings": null, "parallel_attn": true,
              "partial_rotary_factor": null, "rope_parameters": null, "rope_scaling": null,
              "rope_theta": 10000.0, "tie_word_embeddings": true, "vocab_size": 65024
-           })",
-           .keys = {.ffn_size = "ffn_hidden_size",
-                    .norm_eps = "layer_norm_epsilon",
-                    .activation = "activation",
-                    .bias = "bias",
-                    .dropouts = {"hidden_dropout", "attention_dropout"}},
-           .key_heads = KeyHeads::falcon,
-           .fixed = {{"parallel_attn", true, ": a falcon's attention and MLP are parallel here"},
-                     {"apply_residual_connection_post_layernorm", false}},
-           .written = R"({"parallel_attn": true, "alibi": false})",
-           .limits = {{Kind::heads_fill_hidden, "Falcon has head_dim = hidden_size / num_heads"},
-                      {Kind::equal_biases, "Falcon's linear layers have biases all or none"}}}}};
+           })";
+    one.keys.ffn_size = "ffn_hidden_size";
+    one.keys.norm_eps = "layer_norm_epsilon";
+    one.keys.activation = "activation";
+    one.keys.bias = "bias";
+    one.keys.dropouts = {"hidden_dropout", "attention_dropout"};
+    one.key_heads = KeyHeads::falcon;
+    one.fixed = {{"parallel_attn", true, ": a falcon's attention and MLP are parallel here"},
+                 {"apply_residual_connection_post_layernorm", false}};
+    one.written = R"({"parallel_attn": true, "alibi": false})";
+    one.limits = {{Kind::heads_fill_hidden, "Falcon has head_dim = hidden_size / num_heads"},
+                  {Kind::equal_biases, "Falcon's linear layers have biases all or none"}};
+  }
+  return made;
 }
 
 /// GPT-NeoX: Falcon's parts with two norms, or attention, then MLP.
 Family neox() {
-  return {
-      .name = "neox",
-      .title = "GPT-NeoX",
-      .norm = NormKind::layer,
-      .mlp = MlpKind::gelu_erf,
-      .parallel = ParallelBlock::by_choice,
-      .biased = true,
-      .tensors = {.prefix = "gpt_neox.",
-                  .layers = "layers.",
-                  .ends = {{"embedding.token", {"embed_in"}}, {"head.norm", {"final_layer_norm"}}},
-                  .of_layer = {{"norm1", {"input_layernorm"}},
-                               {"norm2", {"post_attention_layernorm"}},
-                               {"attention.out", {"attention.dense"}},
-                               {"mlp.in", {"mlp.dense_h_to_4h"}},
-                               {"mlp.out", {"mlp.dense_4h_to_h"}}},
-                  .head = "embed_out",
-                  .fused_qkv = "attention.query_key_value"},
-      .architectures = {
-          {.name = "GPTNeoXForCausalLM",
-           .model_type = "gpt_neox",
-           .class_keys = R"({
+  Family made;
+  made.name = "neox";
+  made.title = "GPT-NeoX";
+  made.norm = NormKind::layer;
+  made.mlp = MlpKind::gelu_erf;
+  made.parallel = ParallelBlock::by_choice;
+  made.biased = true;
+  made.tensors.prefix = "gpt_neox.";
+  made.tensors.layers = "layers.";
+  made.tensors.ends = {{"embedding.token", {"embed_in"}}, {"head.norm", {"final_layer_norm"}}};
+  made.tensors.of_layer = {{"norm1", {"input_layernorm"}},
+                           {"norm2", {"post_attention_layernorm"}},
+                           {"attention.out", {"attention.dense"}},
+                           {"mlp.in", {"mlp.dense_h_to_4h"}},
+                           {"mlp.out", {"mlp.dense_4h_to_h"}}};
+  made.tensors.head = "embed_out";
+  made.tensors.fused_qkv = "attention.query_key_value";
+  {
+    Architecture& one = made.architectures.emplace_back();
+    one.name = "GPTNeoXForCausalLM";
+    one.model_type = "gpt_neox";
+    one.class_keys = R"({
              "attention_bias": true, "attention_dropout": 0.0, "hidden_act": "gelu",
              "hidden_dropout": 0.0, "hidden_size": 6144, "initializer_range": 0.02,
              "intermediate_size": 24576, "layer_norm_eps": 1e-05, "max_position_embeddings": 2048,
@@ -229,19 +247,21 @@ Family neox() {
              "original_max_position_embeddings": null, "rope_parameters": null,
              "rope_scaling": null, "rotary_emb_base": 10000.0, "rotary_pct": 0.25,
              "tie_word_embeddings": false, "use_parallel_residual": true, "vocab_size": 50432
-           })",
-           .keys = {.norm_eps = "layer_norm_eps",
-                    .rope_theta = "rotary_emb_base",
-                    .rotary_share = "rotary_pct",
-                    .parallel_residual = "use_parallel_residual",
-                    .dropouts = {"attention_dropout", "hidden_dropout"}},
-           .key_heads = KeyHeads::none,
-           .qkv_bias = true,
-           .fixed = {{"attention_bias", true, ": all linear layers of a neox have a bias"}},
-           .written = R"({"attention_bias": true})",
-           .limits = {{Kind::heads_fill_hidden, "GPT-NeoX has head_dim = hidden_size / num_heads"},
-                      {Kind::all_key_heads, "GPT-NeoX has as many key heads as query heads"},
-                      {Kind::all_biases, "all linear layers of GPT-NeoX have a bias"}}}}};
+           })";
+    one.keys.norm_eps = "layer_norm_eps";
+    one.keys.rope_theta = "rotary_emb_base";
+    one.keys.rotary_share = "rotary_pct";
+    one.keys.parallel_residual = "use_parallel_residual";
+    one.keys.dropouts = {"attention_dropout", "hidden_dropout"};
+    one.key_heads = KeyHeads::none;
+    one.qkv_bias = true;
+    one.fixed = {{"attention_bias", true, ": all linear layers of a neox have a bias"}};
+    one.written = R"({"attention_bias": true})";
+    one.limits = {{Kind::heads_fill_hidden, "GPT-NeoX has head_dim = hidden_size / num_heads"},
+                  {Kind::all_key_heads, "GPT-NeoX has as many key heads as query heads"},
+                  {Kind::all_biases, "all linear layers of GPT-NeoX have a bias"}};
+  }
+  return made;
 }
 
 /// Gemma 2 and 3: Llama's parts with GELU (tanh) in place of SiLU, norms also after attention and
@@ -267,21 +287,23 @@ Family gemma() {
     all.insert(all.end(), common.begin(), common.end());
     return all;
   };
-  return {
-      .name = "gemma",
-      .title = "Gemma",
-      .norm = NormKind::rms,
-      .mlp = MlpKind::geglu,
-      .post_norms = true,
-      .gain_base = 1.0f,
-      .scaled_embedding = true,
-      .qk_norms = true,
-      .windows = true,
-      .caps = true,
-      .tensors = tensors,
-      .architectures = {{.name = "Gemma2ForCausalLM",
-                         .model_type = "gemma2",
-                         .class_keys = R"({
+  Family made;
+  made.name = "gemma";
+  made.title = "Gemma";
+  made.norm = NormKind::rms;
+  made.mlp = MlpKind::geglu;
+  made.post_norms = true;
+  made.gain_base = 1.0f;
+  made.scaled_embedding = true;
+  made.qk_norms = true;
+  made.windows = true;
+  made.caps = true;
+  made.tensors = tensors;
+  {
+    Architecture& one = made.architectures.emplace_back();
+    one.name = "Gemma2ForCausalLM";
+    one.model_type = "gemma2";
+    one.class_keys = R"({
              "attention_bias": false, "attention_dropout": 0.0, "attn_logit_softcapping": 50.0,
              "final_logit_softcapping": 30.0, "head_dim": 256,
              "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 2304,
@@ -292,17 +314,19 @@ Family gemma() {
              "rope_parameters": null, "rope_scaling": null, "rope_theta": 10000.0,
              "sliding_window": 4096, "tie_word_embeddings": true,
              "use_bidirectional_attention": null, "vocab_size": 256000
-           })",
-                         .keys = second,
-                         .key_heads = KeyHeads::required,
-                         .full_every = 2,
-                         .fixed = fixed,
-                         .written = R"({"attention_bias": false})",
-                         .limits = limits(Kind::one_rope_theta,
-                                          "layers of Gemma 2 have one base of rotary angles")},
-                        {.name = "Gemma3ForCausalLM",
-                         .model_type = "gemma3_text",
-                         .class_keys = R"({
+           })";
+    one.keys = second;
+    one.key_heads = KeyHeads::required;
+    one.full_every = 2;
+    one.fixed = fixed;
+    one.written = R"({"attention_bias": false})";
+    one.limits = limits(Kind::one_rope_theta, "layers of Gemma 2 have one base of rotary angles");
+  }
+  {
+    Architecture& one = made.architectures.emplace_back();
+    one.name = "Gemma3ForCausalLM";
+    one.model_type = "gemma3_text";
+    one.class_keys = R"({
              "attention_bias": false, "attention_dropout": 0.0, "attn_logit_softcapping": null,
              "final_logit_softcapping": null, "head_dim": 256,
              "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 2304,
@@ -314,13 +338,15 @@ Family gemma() {
              "rope_theta": 1000000.0, "sliding_window": 4096, "sliding_window_pattern": 6,
              "tie_word_embeddings": true, "use_bidirectional_attention": false,
              "vocab_size": 262208
-           })",
-                         .keys = third,
-                         .key_heads = KeyHeads::required,
-                         .qk_norm = true,
-                         .fixed = fixed,
-                         .written = R"({"attention_bias": false, "attn_logit_softcapping": null})",
-                         .limits = limits(Kind::no_attention_cap, "Gemma 3 caps no scores")}}};
+           })";
+    one.keys = third;
+    one.key_heads = KeyHeads::required;
+    one.qk_norm = true;
+    one.fixed = fixed;
+    one.written = R"({"attention_bias": false, "attn_logit_softcapping": null})";
+    one.limits = limits(Kind::no_attention_cap, "Gemma 3 caps no scores");
+  }
+  return made;
 }
 
 }  // namespace
