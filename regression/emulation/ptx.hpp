@@ -84,6 +84,10 @@ inline u32 prmt_b32(u32 a, u32 b, u32 which) {
 BRUME_BINARY(add_f32, float, float, a + b)
 BRUME_BINARY(sub_f32, float, float, a - b)
 BRUME_BINARY(mul_f32, float, float, a* b)
+// PTX names the rounding where nvcc may not contract.
+BRUME_BINARY(add_rn_f32, float, float, a + b)
+BRUME_BINARY(sub_rn_f32, float, float, a - b)
+BRUME_BINARY(mul_rn_f32, float, float, a* b)
 BRUME_BINARY(div_rn_f32, float, float, a / b)
 BRUME_BINARY(max_f32, float, float, std::fmax(a, b))
 BRUME_UNARY(neg_f32, float, float, -a)
