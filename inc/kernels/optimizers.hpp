@@ -29,8 +29,8 @@ inline constexpr int most_state_fields = 4;
 struct UpdatedElements {
   std::int64_t count = 0;
   const float* grad = nullptr;
-  float* weight = nullptr;                       ///< below fp32 the master weight
-  std::array<void*, most_state_fields> state{};  ///< by field of the optimizer's row
+  float* weight = nullptr;                       ///< master weight below fp32
+  std::array<void*, most_state_fields> state{};  ///< fields as the optimizer's row lists them
   /// Copy of the master weight that layers compute with; a null float* in fp32.
   std::variant<float*, bfloat16*, float16*> rounded{};
   /// Shape of the parameter on this rank, of which the elements are a part.

@@ -280,7 +280,7 @@ enum class OperatorKind {
   pointwise,
   embedding,
   cross_entropy,
-  update  ///< of weights, by the model's optimizer
+  update  ///< update of weights by the model's optimizer
 };
 /// An update has the name of its optimizer instead.
 const char* name(OperatorKind kind);

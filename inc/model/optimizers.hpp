@@ -28,7 +28,7 @@ enum class UpdateUnit {
 /// One optimizer. `kernels::update_kernels` has its kernel under the same name.
 struct OptimizerRow {
   const char* name;  ///< value of training.optimizer.name; kind of its rows in profiles
-  std::span<const StateField> fields;  ///< at least one
+  std::span<const StateField> fields;  ///< one or more
   UpdateUnit unit = UpdateUnit::element;
   double flops = 0.0;  ///< FLOPs per element
 
