@@ -15,5 +15,6 @@ one() {
 if [ "${4-}" ]; then
   one "$4"
 else
-  "$program" | xargs -P "$jobs" -I {} "$(cd - > /dev/null && realpath "$0")" "$program" "$seconds" "$jobs" {}
+  kinds=$("$program")  # a pipe would hide that it failed
+  echo "$kinds" | xargs -P "$jobs" -I {} "$(cd - > /dev/null && realpath "$0")" "$program" "$seconds" "$jobs" {}
 fi
