@@ -11,13 +11,12 @@
 #include "deck/deck.hpp"
 #include "families/families.hpp"
 #include "model/axes.hpp"
+#include "model/layer.hpp"
 #include "model/optimizers.hpp"
 #include "model/precision.hpp"
 #include "symbolic/expr.hpp"
 
 namespace brume::model {
-
-using symbolic::Expr;
 
 using families::Family;
 using families::family;
@@ -36,9 +35,6 @@ struct RopeScaling {
   double high_freq_factor = 4.0;  ///< is divided whole, above which it is left alone
   int original_seq_len = 8192;
 };
-
-/// Parts of a model that compute alone, see below.
-enum class SegmentKind { embedding, attention, window, mlp, parallel, head };
 
 /// Sizes of a model, all per whole model (not per rank).
 struct Config {
@@ -147,7 +143,8 @@ enum class Init { zeros, ones, normal };
 
 /// One parameter tensor of the whole model.
 struct Parameter {
-  std::string name;                 ///< "layers.3.attention.qkv.weight"
+  ParameterId id;
+  std::string name = {};            ///< "layers.3.attention.qkv.weight"
   std::vector<std::int64_t> shape;  ///< global
   int split_dim = -1;   ///< dimension that tensor parallelism cuts, see cut(); -1: every tp rank
                         ///< holds all
@@ -252,8 +249,6 @@ Expr token_table_elements(const Config& config);
 // has its rows, and the head's logits meet in a few numbers a token. A layer is two segments,
 // attention or window and mlp, or the one segment `parallel`, whose branches read the same input.
 
-const char* name(SegmentKind kind);
-
 enum class BranchKind { attention, mlp };
 
 /// A way through a layer's segment, from one of its norms to a part of the output.
@@ -265,44 +260,6 @@ struct Branch {
 /// Branches of a layer's segment, those of one norm next to each other; none for other segments.
 std::vector<Branch> branches(const Config& config, SegmentKind kind);
 
-/// Identity of an operator: kind and dims name a row of measured times.
-enum class OperatorKind {
-  matmul,
-  matmul_fp8,
-  attention,
-  layer_norm,
-  rms_norm,
-  rope,
-  gelu,
-  gelu_erf,
-  swiglu,
-  geglu,
-  pointwise,
-  embedding,
-  cross_entropy,
-  update  ///< update of weights by the model's optimizer
-};
-/// An update has the name of its optimizer instead.
-const char* name(OperatorKind kind);
-
-/// One operator of a segment. Dims, FLOPs and bytes are expressions in "b" (microbatch) and "tp".
-/// Dims by kind: matmul and matmul_fp8, whose factors are rounded to 8 bits, {M, N, K}; attention
-/// {batch, T, heads, head_dim}; norms, gelu, gelu_erf, swiglu and geglu {N, C}; rope {N, heads,
-/// head_dim}; pointwise {elements}; embedding {N, C, V}; cross_entropy {N, V}; update {elements}.
-struct Operator {
-  std::string name;
-  OperatorKind kind;
-  std::vector<Expr> dims;
-  Expr forward_flops;
-  Expr backward_flops;
-  Expr forward_bytes;  ///< read and written in fp32
-  Expr backward_bytes;
-  bool output_only = false;  ///< not needed where a layer's last segment is recomputed
-  double share = 1.0;        ///< share of FLOPs and time that is done: attention within a window
-  bool again = false;        ///< its backward makes its output again, unless that is kept
-  double trained = 1.0;      ///< share of its parameters that is, over blocks with a backward
-};
-
 /// Recomputation of a layer in its backward.
 enum class Recompute {
   none,       ///< nothing
@@ -312,44 +269,6 @@ enum class Recompute {
 };
 inline constexpr Recompute all_recomputes[] = {Recompute::none, Recompute::selective,
                                                Recompute::full};
-
-/// A tensor that a segment's forward keeps for its backward, beside its input.
-struct Saved {
-  std::string name;
-  Expr elements;             ///< elements on one tp rank, in "b" and "tp"; none: it is not saved
-  int element_bytes;         ///< statistics are fp32 whatever the precision
-  bool cheap = false;        ///< made again in a backward, but for Recompute::none
-  bool for_weights = false;  ///< gradients of weights need it
-
-  Expr bytes() const { return double(element_bytes) * elements; }
-};
-
-struct Segment {
-  SegmentKind kind;
-  std::vector<Operator> operators;
-  std::vector<Saved> saved;          ///< saved tensors in the order of the kernels; cheap ones last
-  Expr forward_workspace_elements;   ///< scratch during forward, beside input, saved, output
-  Expr backward_workspace_elements;  ///< scratch during backward, beside input, saved, d
-                                     ///< output, d input
-  int activation_bytes = 0;          ///< bytes per element of the scratch
-  // Of a layer's backward in two parts: the first makes the gradient of its input and those of
-  // norms, the second those of linear layers. The scratch of the first is what its gradients leave
-  // of backward_workspace_elements.
-  Expr product_grads_elements = 0.0;  ///< gradients of outputs of products, from first to second
-                                      ///< part, where they are not that of the segment's output
-  Expr weights_workspace_elements = 0.0;  ///< scratch of the second part
-
-  Expr forward_workspace_bytes() const {
-    return double(activation_bytes) * forward_workspace_elements;
-  }
-  Expr backward_workspace_bytes() const {
-    return double(activation_bytes) * backward_workspace_elements;
-  }
-  Expr product_grads_bytes() const { return double(activation_bytes) * product_grads_elements; }
-  Expr weights_workspace_bytes() const {
-    return double(activation_bytes) * weights_workspace_elements;
-  }
-};
 
 /// The head's are those of one piece, see head_pieces().
 Segment segment(const Config& config, SegmentKind kind);

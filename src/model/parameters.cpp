@@ -17,70 +17,65 @@ namespace brume::model {
 namespace {
 
 /// A table or weight that every tp rank holds, unless `split_dim` and `split_heads` are set.
-Parameter matrix(std::string name, std::vector<std::int64_t> shape, double std) {
-  return {.name = std::move(name),
-          .shape = std::move(shape),
-          .decays = true,
-          .init = Init::normal,
-          .std = std};
+Parameter matrix(Module module, std::vector<std::int64_t> shape, double std) {
+  return {
+      .id = {module}, .shape = std::move(shape), .decays = true, .init = Init::normal, .std = std};
 }
 
 /// [V, C], a row a token; tp cuts the vocabulary.
-Parameter token_table(std::string name, const Config& m) {
-  Parameter table = matrix(std::move(name), {m.vocab_size, m.hidden_size}, m.init_std);
+Parameter token_table(Module module, const Config& m) {
+  Parameter table = matrix(module, {m.vocab_size, m.hidden_size}, m.init_std);
   table.split_dim = 0;
   return table;
 }
 
 Block embedding_block(const Config& m) {
   Block block{.kind = BlockKind::embedding, .name = "embedding", .parameters = {}};
-  block.parameters.push_back(token_table("embedding.token", m));
+  block.parameters.push_back(token_table(Module::token, m));
   if (!m.rotary())
-    block.parameters.push_back(
-        matrix("embedding.position", {m.seq_len, m.hidden_size}, m.init_std));
+    block.parameters.push_back(matrix(Module::position, {m.seq_len, m.hidden_size}, m.init_std));
   return block;
 }
 
 /// Adds the parameters of a norm. Their gradients are parts, because each tp rank works on its own
 /// columns of what the norm feeds.
-Parameter gain(const std::string& norm, const Config& m, int width) {
-  return {.name = norm + ".gain",
+Parameter gain(Module norm, const Config& m, int width) {
+  return {.id = {norm},
           .shape = {width},
           .tp_partial = true,
           .init = m.gain_base() == 0.0f ? Init::ones : Init::zeros};
 }
 
-void add_norm(std::vector<Parameter>& parameters, const Config& m, const std::string& name) {
-  parameters.push_back(gain(name, m, m.hidden_size));
+void add_norm(std::vector<Parameter>& parameters, const Config& m, Module norm) {
+  parameters.push_back(gain(norm, m, m.hidden_size));
   if (m.norm() == NormKind::layer)
-    parameters.push_back({.name = name + ".bias", .shape = {m.hidden_size}, .tp_partial = true});
+    parameters.push_back({.id = {norm, true}, .shape = {m.hidden_size}, .tp_partial = true});
 }
 
 /// Weight [..., I] and, if it has one, bias [...] of a linear layer whose outputs tp cuts.
-void add_cut(std::vector<Parameter>& parameters, const std::string& name, bool bias,
+void add_cut(std::vector<Parameter>& parameters, Module module, bool bias,
              std::vector<std::int64_t> shape, int split_dim, int split_heads, double std) {
-  Parameter weight = matrix(name + ".weight", shape, std);
+  Parameter weight = matrix(module, shape, std);
   weight.split_dim = split_dim;
   weight.split_heads = split_heads;
   parameters.push_back(std::move(weight));
   shape.pop_back();
   if (bias)
-    parameters.push_back({.name = name + ".bias",
+    parameters.push_back({.id = {module, true},
                           .shape = std::move(shape),
                           .split_dim = split_dim,
                           .split_heads = split_heads});
 }
 
 /// Weight [C, I] of which tp cuts the inputs, and, if it has one, bias [C].
-void add_out(std::vector<Parameter>& parameters, const Config& m, const std::string& name,
-             int inputs) {
+void add_out(std::vector<Parameter>& parameters, const Config& m, Module module, int inputs) {
   // What flows back into the residual stream starts smaller, so its variance does not grow with
   // depth.
   Parameter weight =
-      matrix(name + ".weight", {m.hidden_size, inputs}, m.init_std / std::sqrt(2.0 * m.num_layers));
+      matrix(module, {m.hidden_size, inputs}, m.init_std / std::sqrt(2.0 * m.num_layers));
   weight.split_dim = 1;
   parameters.push_back(std::move(weight));
-  if (m.linear_bias) parameters.push_back({.name = name + ".bias", .shape = {m.hidden_size}});
+  if (m.linear_bias) parameters.push_back({.id = {module, true}, .shape = {m.hidden_size}});
 }
 
 /// q, k and v are a dimension of their own, so that tp cuts each of them by heads. Fewer key heads
@@ -89,9 +84,9 @@ void add_out(std::vector<Parameter>& parameters, const Config& m, const std::str
 void add_qkv(std::vector<Parameter>& p, const Config& m) {
   const std::int64_t q = m.attention_size(), kv = std::int64_t{m.kv_heads()} * m.head_dim();
   const std::int64_t hidden = m.hidden_size;
-  if (q == kv) return add_cut(p, "attention.qkv", m.qkv_bias, {3, q, hidden}, 1, 0, m.init_std);
-  add_cut(p, "attention.kv", m.qkv_bias, {2, kv, hidden}, 1, m.kv_heads(), m.init_std);
-  add_cut(p, "attention.q", m.qkv_bias, {q, hidden}, 0, 0, m.init_std);
+  if (q == kv) return add_cut(p, Module::qkv, m.qkv_bias, {3, q, hidden}, 1, 0, m.init_std);
+  add_cut(p, Module::kv, m.qkv_bias, {2, kv, hidden}, 1, m.kv_heads(), m.init_std);
+  add_cut(p, Module::q, m.qkv_bias, {q, hidden}, 0, 0, m.init_std);
 }
 
 Block layer_block(const Config& m, int layer) {
@@ -100,27 +95,27 @@ Block layer_block(const Config& m, int layer) {
               .name = "layers." + std::to_string(layer),
               .parameters = {}};
   std::vector<Parameter>& p = block.parameters;
-  for (int norm = 1; norm <= m.layer_norms; ++norm) add_norm(p, m, "norm" + std::to_string(norm));
-  for (int norm = 1; m.post_norms() && norm <= 2; ++norm)
-    add_norm(p, m, "post_norm" + std::to_string(norm));
+  add_norm(p, m, Module::norm1);
+  if (m.layer_norms == 2) add_norm(p, m, Module::norm2);
+  if (m.post_norms())
+    for (const Module norm : {Module::post_norm1, Module::post_norm2}) add_norm(p, m, norm);
   if (m.qk_norm)
-    for (const char* norm : {"attention.q_norm", "attention.k_norm"})
+    for (const Module norm : {Module::q_norm, Module::k_norm})
       p.push_back(gain(norm, m, m.head_dim()));
   add_qkv(p, m);
-  add_out(p, m, "attention.out", m.attention_size());
+  add_out(p, m, Module::attention_out, m.attention_size());
   if (m.gated())
-    add_cut(p, "mlp.in", m.linear_bias, {2, m.ffn_size, m.hidden_size}, 1, 0, m.init_std);
+    add_cut(p, Module::mlp_in, m.linear_bias, {2, m.ffn_size, m.hidden_size}, 1, 0, m.init_std);
   else
-    add_cut(p, "mlp.in", m.linear_bias, {m.ffn_size, m.hidden_size}, 0, 0, m.init_std);
-  add_out(p, m, "mlp.out", m.ffn_size);
-  for (Parameter& parameter : p) parameter.name = block.name + "." + parameter.name;
+    add_cut(p, Module::mlp_in, m.linear_bias, {m.ffn_size, m.hidden_size}, 0, 0, m.init_std);
+  add_out(p, m, Module::mlp_out, m.ffn_size);
   return block;
 }
 
 Block head_block(const Config& m) {
   Block block{.kind = BlockKind::head, .name = "head", .parameters = {}};
-  add_norm(block.parameters, m, "head.norm");
-  if (!m.tied_head) block.parameters.push_back(token_table("head.weight", m));
+  add_norm(block.parameters, m, Module::head_norm);
+  if (!m.tied_head) block.parameters.push_back(token_table(Module::head, m));
   return block;
 }
 
@@ -163,6 +158,7 @@ std::vector<Block> blocks(const Config& config) {
   std::int64_t next = 0;
   for (std::size_t i = 0; i < blocks.size(); ++i)
     for (Parameter& parameter : blocks[i].parameters) {
+      parameter.name = blocks[i].name + "." + model::name(parameter.id);
       parameter.first_index = next;
       parameter.frozen = !config.has_backward(int(i)) ||
                          std::ranges::binary_search(config.frozen_parameters, parameter.name);
@@ -244,7 +240,7 @@ LayoutElements layout_elements(const Block& block) {
 }
 
 Expr token_table_elements(const Config& config) {
-  return local_elements(token_table("token", config));
+  return local_elements(token_table(Module::token, config));
 }
 
 Expr layout_partial_elements(const Block& block) {

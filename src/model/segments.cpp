@@ -1,11 +1,8 @@
-/// @file What each segment computes, saves and needs, as expressions in b and tp.
+/// @file The list of operators of each segment, as expressions in b and tp.
 #include <algorithm>
 #include <functional>
-#include <initializer_list>
-#include <string_view>
 #include <utility>
 
-#include "base/error.hpp"
 #include "heads.hpp"
 #include "model/model.hpp"
 
@@ -27,36 +24,15 @@ struct Sizes {
         qkv_tp(m.kv_heads() == m.num_heads ? 3.0 * attended_tp : attended_tp + 2.0 * keys_tp),
         ffn_tp(Expr(m.ffn_size) / tp),
         mlp_in_tp(Expr(m.mlp_in_size()) / tp),
-        vocab_tp(ceil(double(m.vocab_size) / tp)),
-        product(m.precision == Precision::fp8 ? OperatorKind::matmul_fp8 : OperatorKind::matmul),
-        activation_bytes(model::activation_bytes(m.precision)) {}
-  Expr b, tp, seq, tokens, hidden, heads_tp, head_dim;
+        vocab_tp(ceil(double(m.vocab_size) / tp)) {}
+  Expr b, tp;
+  Expr seq;     ///< tokens that a query may see
+  Expr tokens;  ///< computed
+  Expr hidden, heads_tp, head_dim;
   Expr attended_tp, keys_tp,
       qkv_tp;  ///< features of this rank's query heads, key heads, q, k and v
   Expr ffn_tp, mlp_in_tp, vocab_tp;
-  OperatorKind product;  ///< of a layer
-  int activation_bytes;  ///< of an element
 };
-
-/// [M, K] x [K, N]: backward makes both gradients, so it costs twice the forward.
-Operator matmul(std::string name, const Expr& m, const Expr& n, const Expr& k,
-                OperatorKind kind = OperatorKind::matmul) {
-  const Expr flops = 2.0 * m * n * k;
-  const Expr bytes = 4.0 * (m * k + k * n + m * n);
-  return {std::move(name), kind, {m, n, k}, flops, 2.0 * flops, bytes, 2.0 * bytes};
-}
-
-/// A pass over memory: so many reads and writes per element, forward and backward.
-Operator streaming(std::string name, OperatorKind kind, std::vector<Expr> dims,
-                   const Expr& elements, double forward_accesses, double backward_accesses) {
-  return {std::move(name),
-          kind,
-          std::move(dims),
-          8.0 * elements,
-          16.0 * elements,
-          4.0 * forward_accesses * elements,
-          4.0 * backward_accesses * elements};
-}
 
 /// Knows how much is trained of the parameters of blocks that have a backward.
 class TrainedShares {
@@ -68,12 +44,11 @@ class TrainedShares {
       parameters_.insert(parameters_.end(), block->parameters.begin(), block->parameters.end());
   }
 
-  /// @return the share that is trained of the parameters whose names end so; 1 where there are none
-  double of(std::initializer_list<std::string_view> names) const {
+  /// @return the share that is trained of the modules' biases or weights; 1 if there are none
+  double of(const std::vector<Module>& modules, bool biases) const {
     std::int64_t all = 0, trained = 0;
     for (const Parameter& one : parameters_) {
-      const auto ends = [&](std::string_view name) { return one.name.ends_with(name); };
-      if (std::ranges::none_of(names, ends)) continue;
+      if (one.id.bias != biases || !std::ranges::count(modules, one.id.module)) continue;
       all += one.elements();
       if (!one.frozen) trained += one.elements();
     }
@@ -84,24 +59,6 @@ class TrainedShares {
   std::vector<Parameter> parameters_;  ///< empty where all are trained
 };
 
-Operator bias_and_residual(std::string name, const Expr& elements) {
-  return streaming(std::move(name), OperatorKind::pointwise, {elements}, elements, 2, 1);
-}
-
-/// Adds a norm and what it saves.
-void add_norm(Segment& segment, const Config& m, const Sizes& s, const std::string& name,
-              bool before_products = false) {
-  const bool layer = m.norm() == NormKind::layer;
-  segment.operators.push_back(streaming(name,
-                                        layer ? OperatorKind::layer_norm : OperatorKind::rms_norm,
-                                        {s.tokens, s.hidden}, s.tokens * s.hidden, 2, 5));
-  const auto save = [&](const char* what) {
-    segment.saved.push_back({name + what, s.tokens, statistic_bytes, false, before_products});
-  };
-  if (layer) save(".mean");
-  save(".rstd");
-}
-
 /// Of the pairs of a query and a key before it, T^2 / 2, those within the window and, in the mean,
 /// within a document. Where there are both, the smaller share is what is left at most.
 double visible_share(const Config& m, SegmentKind kind) {
@@ -110,177 +67,221 @@ double visible_share(const Config& m, SegmentKind kind) {
   return std::min(m.document_share, window * (2.0 - window));
 }
 
-void add_attention(Segment& segment, const Config& m, const Sizes& s,
-                   const TrainedShares& trained) {
-  segment.operators.push_back(matmul("qkv", s.tokens, s.qkv_tp, s.hidden, s.product));
-  segment.operators.back().trained =
-      trained.of({".qkv.weight", ".attention.q.weight", ".kv.weight"});
-  if (m.qkv_bias) {
-    segment.operators.push_back(bias_and_residual("qkv bias", s.tokens * s.qkv_tp));
-    segment.operators.back().trained = trained.of({".qkv.bias", ".attention.q.bias", ".kv.bias"});
+/// Lists a segment's operators in forward order. Those of a layer are, branch by branch, what leads
+/// from its input to the inner tensors, then what these add to the stream.
+class SegmentList {
+ public:
+  SegmentList(const Config& m, SegmentKind kind)
+      : m_(m), s_(m), trained_(m), segment_{.kind = kind} {
+    segment_.activation_bytes = activation_bytes(m.precision);
+    if (kind == SegmentKind::head) s_.tokens = head_pieces(m).tokens;
+    activation("input", s_.hidden);
+    activation("output", s_.hidden);
   }
-  const Expr turned = s.attended_tp + s.keys_tp;  // features of queries and keys
-  if (m.qk_norm) {
-    const Expr heads = s.tokens * (turned / s.head_dim);
-    segment.operators.push_back(
-        streaming("qk norm", OperatorKind::rms_norm, {heads, s.head_dim}, s.tokens * turned, 2, 5));
-    segment.saved.push_back({"qk.rstd", heads, statistic_bytes});
+
+  Segment embedding();
+  Segment layer();
+  Segment head();
+
+ private:
+  TensorId tensor(std::string name, Expr rows, Expr columns, int element_bytes) {
+    segment_.tensors.push_back(
+        {std::move(name), std::move(rows), std::move(columns), element_bytes});
+    return TensorId(segment_.tensors.size() - 1);
   }
-  if (m.rotary()) {
-    segment.operators.push_back(streaming("rope", OperatorKind::rope,
-                                          {s.tokens, turned / s.head_dim, s.head_dim},
-                                          s.tokens * turned, 2, 2));
+  TensorId activation(std::string name, const Expr& columns) {
+    return tensor(std::move(name), s_.tokens, columns, segment_.activation_bytes);
   }
-  const Expr flops = 2.0 * s.tokens * s.seq * s.attended_tp;  // half of the square: causal
-  segment.operators.push_back({"attention",
-                               OperatorKind::attention,
-                               {s.b, s.seq, s.heads_tp, s.head_dim},
-                               flops,
-                               2.5 * flops,
-                               16.0 * s.tokens * s.attended_tp,
-                               32.0 * s.tokens * s.attended_tp,
-                               false,
-                               visible_share(m, segment.kind)});
-  segment.saved.push_back({"qkv", s.tokens * s.qkv_tp, s.activation_bytes});
-  segment.saved.push_back({"attended", s.tokens * s.attended_tp, s.activation_bytes, false, true});
-  segment.saved.push_back({"lse", s.b * s.heads_tp * s.seq, statistic_bytes});
+  TensorId statistic(std::string name, const Expr& rows) {
+    return tensor(std::move(name), rows, 1.0, statistic_bytes);
+  }
+
+  /// [M, K] x [K, N]: backward makes both gradients, so it costs twice the forward.
+  void product(std::string name, OperatorKind kind, TensorId read, TensorId written,
+               std::vector<Module> modules);
+  /// A pass over memory: so many reads and writes per element, forward and backward.
+  Operator& streaming(std::string name, OperatorKind kind, TensorId read, TensorId written,
+                      std::vector<Expr> dims, const Expr& elements);
+  void epilogue(std::string name, TensorId read, TensorId written, std::vector<Module> modules);
+  void norm(const std::string& name, Module module, TensorId read, TensorId written);
+  TensorId normed(const std::string& name, Module module);
+  TensorId attention(TensorId normed);
+  TensorId mlp(TensorId normed);
+  OperatorKind product_of_layer() const {
+    return m_.precision == Precision::fp8 ? OperatorKind::matmul_fp8 : OperatorKind::matmul;
+  }
+  Segment derived() {
+    derive(segment_);
+    return std::move(segment_);
+  }
+
+  const Config& m_;
+  Sizes s_;
+  TrainedShares trained_;
+  Segment segment_;
+};
+
+void SegmentList::product(std::string name, OperatorKind kind, TensorId read, TensorId written,
+                          std::vector<Module> modules) {
+  const Expr &m = s_.tokens, &n = segment_.tensor(written).columns,
+             &k = segment_.tensor(read).columns;
+  const Expr flops = 2.0 * m * n * k;
+  const Expr bytes = 4.0 * (m * k + k * n + m * n);
+  const double trained = trained_.of(modules, false);
+  segment_.operators.push_back({.name = std::move(name),
+                                .kind = kind,
+                                .read = read,
+                                .written = written,
+                                .modules = std::move(modules),
+                                .dims = {m, n, k},
+                                .forward_flops = flops,
+                                .backward_flops = 2.0 * flops,
+                                .forward_bytes = bytes,
+                                .backward_bytes = 2.0 * bytes,
+                                .trained = trained});
 }
 
-void add_mlp(Segment& segment, const Config& m, const Sizes& s, const TrainedShares& trained) {
+Operator& SegmentList::streaming(std::string name, OperatorKind kind, TensorId read,
+                                 TensorId written, std::vector<Expr> dims, const Expr& elements) {
+  segment_.operators.push_back({.name = std::move(name),
+                                .kind = kind,
+                                .read = read,
+                                .written = written,
+                                .dims = std::move(dims),
+                                .forward_flops = 8.0 * elements,
+                                .backward_flops = 16.0 * elements,
+                                .forward_bytes = 4.0 * rule(kind).forward_accesses * elements,
+                                .backward_bytes = 4.0 * rule(kind).backward_accesses * elements});
+  return segment_.operators.back();
+}
+
+/// A bias, or the stream and biases to which products add.
+void SegmentList::epilogue(std::string name, TensorId read, TensorId written,
+                           std::vector<Module> modules) {
+  const Expr elements = segment_.tensor(written).elements();
+  Operator& op =
+      streaming(std::move(name), OperatorKind::pointwise, read, written, {elements}, elements);
+  op.trained = trained_.of(modules, true);
+  op.modules = std::move(modules);
+}
+
+void SegmentList::norm(const std::string& name, Module module, TensorId read, TensorId written) {
+  const bool layer = m_.norm() == NormKind::layer;
+  Operator& op = streaming(name, layer ? OperatorKind::layer_norm : OperatorKind::rms_norm, read,
+                           written, {s_.tokens, s_.hidden}, s_.tokens * s_.hidden);
+  op.modules = {module};
+  if (layer) op.statistics.push_back(statistic(name + ".mean", s_.tokens));
+  op.statistics.push_back(statistic(name + ".rstd", s_.tokens));
+}
+
+/// The normed input.
+TensorId SegmentList::normed(const std::string& name, Module module) {
+  const TensorId out = activation(name + ".out", s_.hidden);
+  norm(name, module, TensorId::input, out);
+  return out;
+}
+
+/// @return what the output's product reads
+TensorId SegmentList::attention(TensorId normed) {
+  const bool shared_keys = m_.kv_heads() != m_.num_heads;
+  const std::vector<Module> modules =
+      shared_keys ? std::vector{Module::q, Module::kv} : std::vector{Module::qkv};
+  TensorId qkv = activation("qkv", s_.qkv_tp);
+  product("qkv", product_of_layer(), normed, qkv, modules);
+  if (m_.qkv_bias) epilogue("qkv bias", qkv, qkv, modules);
+  const Expr turned = s_.attended_tp + s_.keys_tp;  // features of queries and keys
+  if (m_.qk_norm) {
+    const Expr heads = s_.tokens * (turned / s_.head_dim);
+    const TensorId out = activation("qk.out", s_.qkv_tp);
+    Operator& norm = streaming("qk norm", OperatorKind::rms_norm, qkv, out, {heads, s_.head_dim},
+                               s_.tokens * turned);
+    norm.modules = {Module::q_norm, Module::k_norm};
+    norm.statistics = {statistic("qk.rstd", heads)};
+    qkv = out;
+  }
+  if (m_.rotary())
+    streaming("rope", OperatorKind::rope, qkv, qkv, {s_.tokens, turned / s_.head_dim, s_.head_dim},
+              s_.tokens * turned);
+  const TensorId attended = activation("attended", s_.attended_tp);
+  const Expr flops = 2.0 * s_.tokens * s_.seq * s_.attended_tp;  // half of the square: causal
+  segment_.operators.push_back({.name = "attention",
+                                .kind = OperatorKind::attention,
+                                .read = qkv,
+                                .written = attended,
+                                .statistics = {statistic("lse", s_.b * s_.heads_tp * s_.seq)},
+                                .dims = {s_.b, s_.seq, s_.heads_tp, s_.head_dim},
+                                .forward_flops = flops,
+                                .backward_flops = 2.5 * flops,
+                                .forward_bytes = 16.0 * s_.tokens * s_.attended_tp,
+                                .backward_bytes = 32.0 * s_.tokens * s_.attended_tp,
+                                .share = visible_share(m_, segment_.kind)});
+  return attended;
+}
+
+/// @return what the output's product reads
+TensorId SegmentList::mlp(TensorId normed) {
   static constexpr OperatorKind kinds[] = {OperatorKind::gelu, OperatorKind::gelu_erf,
                                            OperatorKind::swiglu, OperatorKind::geglu};
-  segment.operators.push_back(matmul("in", s.tokens, s.mlp_in_tp, s.hidden, s.product));
-  segment.operators.back().trained = trained.of({".mlp.in.weight"});
-  const OperatorKind kind = kinds[std::size_t(m.mlp())];
-  segment.operators.push_back(
-      streaming(name(kind), kind, {s.tokens, s.ffn_tp}, s.tokens * s.mlp_in_tp, 2, 5));
-  segment.saved.push_back({"wide", s.tokens * s.mlp_in_tp, s.activation_bytes, false, true});
+  const OperatorKind kind = kinds[std::size_t(m_.mlp())];
+  const TensorId wide = activation("wide", s_.mlp_in_tp);
+  const TensorId activated = activation("activated", s_.ffn_tp);
+  product("in", product_of_layer(), normed, wide, {Module::mlp_in});
+  streaming(name(kind), kind, wide, activated, {s_.tokens, s_.ffn_tp}, s_.tokens * s_.mlp_in_tp);
+  return activated;
 }
 
-/// Whether it makes what a backward makes again: a norm, or the MLP's activation.
-bool is_cheap(OperatorKind kind) {
-  switch (kind) {
-    case OperatorKind::layer_norm:
-    case OperatorKind::rms_norm:
-    case OperatorKind::gelu:
-    case OperatorKind::gelu_erf:
-    case OperatorKind::swiglu:
-    case OperatorKind::geglu: return true;
-    default: return false;
-  }
+Segment SegmentList::embedding() {
+  const Expr elements = s_.tokens * s_.hidden;
+  streaming("embedding", OperatorKind::embedding, TensorId::input, TensorId::output,
+            {s_.tokens, s_.hidden, s_.vocab_tp}, elements)
+      .modules = {Module::token, Module::position};
+  return derived();
 }
 
-/// What products and attention of a layer's segment read and a backward can make again from the
-/// segment's input and its other saved tensors. A norm's output is one of all tokens.
-void add_cheap(Segment& segment, const Config& m, const Sizes& s) {
-  const auto add = [&](std::string name, const Expr& columns, bool for_weights = true) {
-    segment.saved.push_back(
-        {std::move(name), s.tokens * columns, s.activation_bytes, true, for_weights});
+Segment SegmentList::layer() {
+  const SegmentKind kind = segment_.kind;
+  const bool parallel = kind == SegmentKind::parallel, attends = kind != SegmentKind::mlp;
+  struct Branch {
+    TensorId inner;
+    Module out, post_norm;
+    const char* norm_name;
   };
-  int norm = 0;
-  for (const Branch& branch : branches(m, segment.kind)) {
-    if (branch.norm != norm) add("norm" + std::to_string(branch.norm) + ".out", s.hidden);
-    norm = branch.norm;
-    if (branch.kind == BranchKind::mlp) add("activated", s.ffn_tp);
-    if (branch.kind == BranchKind::attention && m.qk_norm) add("qk.out", s.qkv_tp, false);
+  std::vector<Branch> branches;
+  std::vector<Module> outs;
+  TensorId normed_input =
+      normed(attends ? "norm1" : "norm2", attends ? Module::norm1 : Module::norm2);
+  if (attends)
+    branches.push_back(
+        {attention(normed_input), Module::attention_out, Module::post_norm1, "post_norm1"});
+  if (parallel && m_.layer_norms == 2) normed_input = normed("norm2", Module::norm2);
+  if (parallel || !attends)
+    branches.push_back({mlp(normed_input), Module::mlp_out, Module::post_norm2, "post_norm2"});
+  for (const Branch& branch : branches) outs.push_back(branch.out);
+  epilogue("residual", TensorId::input, TensorId::output, outs);
+  for (const Branch& branch : branches) {
+    const TensorId sum = m_.post_norms()
+                             ? activation(std::string(branch.norm_name) + ".in", s_.hidden)
+                             : TensorId::output;
+    product("out", product_of_layer(), branch.inner, sum, {branch.out});
+    if (m_.post_norms()) norm(branch.norm_name, branch.post_norm, sum, TensorId::output);
   }
+  return derived();
 }
 
-/// Forward: a normed input, later the MLP's activation in its place. Backward: the gradients of all
-/// branches' first products, and beside them in one place what each branch's last product read or
-/// its gradient, later a normed input and its gradient. Where queries and keys have norms, what is
-/// kept is from before these, and what attention reads is made in both passes. Norms behind the
-/// last products keep what these made, and a backward begins with its gradient, which stays, too.
-Segment layer_segment(const Config& m, const Sizes& s, SegmentKind kind) {
-  Segment segment{kind, {}, {}, s.tokens * s.hidden, 0.0, s.activation_bytes};
-  const std::vector<Branch> all = branches(m, kind);
-  const TrainedShares trained(m);
-  Expr beside = s.tokens * s.hidden;
-  segment.weights_workspace_elements = beside;
-  int norm = 0;
-  for (const Branch& branch : all) {
-    if (branch.norm != norm) add_norm(segment, m, s, "norm" + std::to_string(branch.norm), true);
-    norm = branch.norm;
-    const bool attention = branch.kind == BranchKind::attention;
-    (attention ? add_attention : add_mlp)(segment, m, s, trained);
-    const Expr inner = s.tokens * (attention ? s.attended_tp : s.ffn_tp);
-    const Expr normed_qkv = attention && m.qk_norm ? s.tokens * s.qkv_tp : Expr(0.0);
-    if (!attention || m.qk_norm)
-      segment.forward_workspace_elements =
-          max(segment.forward_workspace_elements, attention ? normed_qkv : inner);
-    beside = max(beside, attention && m.qk_norm ? inner + normed_qkv : inner);
-    if (!attention)
-      segment.weights_workspace_elements = max(segment.weights_workspace_elements, inner);
-    segment.product_grads_elements += s.tokens * (attention ? s.qkv_tp : s.mlp_in_tp);
-  }
-  for (Operator& op : segment.operators) op.again = is_cheap(op.kind);
-  if (m.post_norms()) segment.product_grads_elements += s.tokens * s.hidden;
-  segment.backward_workspace_elements = segment.product_grads_elements + beside;
-  segment.operators.push_back(bias_and_residual("residual", s.tokens * s.hidden));
-  segment.operators.back().trained = trained.of({".out.bias"});
-  for (const Branch& branch : all) {
-    const bool attention = branch.kind == BranchKind::attention;
-    segment.operators.push_back(
-        matmul("out", s.tokens, s.hidden, attention ? s.attended_tp : s.ffn_tp, s.product));
-    segment.operators.back().output_only = !m.post_norms();
-    segment.operators.back().trained =
-        trained.of({attention ? ".attention.out.weight" : ".mlp.out.weight"});
-    if (!m.post_norms()) continue;
-    const std::string name = "post_norm" + std::to_string(branch.norm);
-    add_norm(segment, m, s, name);
-    segment.saved.push_back({name + ".in", s.tokens * s.hidden, s.activation_bytes});
-  }
-  add_cheap(segment, m, s);
-  return segment;
-}
-
-Segment embedding(const Sizes& s) {
-  const Expr elements = s.tokens * s.hidden;
-  return {SegmentKind::embedding,
-          {streaming("embedding", OperatorKind::embedding, {s.tokens, s.hidden, s.vocab_tp},
-                     elements, 3, 5)},
-          {},
-          0.0,
-          0.0,
-          s.activation_bytes};
-}
-
-Segment head(const Config& m, Sizes s) {
-  s.tokens = head_pieces(m).tokens;
-  Segment segment{SegmentKind::head, {}, {}, s.tokens * s.hidden, s.tokens * s.hidden,
-                  s.activation_bytes};
-  add_norm(segment, m, s, "norm");
-  segment.operators.push_back(matmul("logits", s.tokens, s.vocab_tp, s.hidden));
-  segment.operators.back().trained =
-      m.tied_head ? double(m.trains_table()) : TrainedShares(m).of({"head.weight"});
-  segment.operators.push_back(streaming("cross_entropy", OperatorKind::cross_entropy,
-                                        {s.tokens, s.vocab_tp}, s.tokens * s.vocab_tp, 3, 0));
-  segment.saved.push_back({"d_logits", s.tokens * s.vocab_tp, s.activation_bytes});
-  segment.saved.push_back({"statistics", less(1.0, s.tp) * s.tp * s.tokens * 3.0, statistic_bytes});
-  return segment;
+Segment SegmentList::head() {
+  const TensorId normed = activation("norm.out", s_.hidden);
+  norm("norm", Module::head_norm, TensorId::input, normed);
+  const TensorId logits = activation("d_logits", s_.vocab_tp);
+  product("logits", OperatorKind::matmul, normed, logits,
+          {m_.tied_head ? Module::token : Module::head});
+  if (m_.tied_head) segment_.operators.back().trained = double(m_.trains_table());
+  streaming("cross_entropy", OperatorKind::cross_entropy, logits, logits, {s_.tokens, s_.vocab_tp},
+            s_.tokens * s_.vocab_tp)
+      .statistics = {statistic("statistics", less(1.0, s_.tp) * s_.tp * s_.tokens * 3.0)};
+  return derived();
 }
 
 }  // namespace
-
-const char* name(OperatorKind kind) {
-  switch (kind) {
-    case OperatorKind::matmul: return "matmul";
-    case OperatorKind::matmul_fp8: return "matmul_fp8";
-    case OperatorKind::attention: return "attention";
-    case OperatorKind::layer_norm: return "layer_norm";
-    case OperatorKind::rms_norm: return "rms_norm";
-    case OperatorKind::rope: return "rope";
-    case OperatorKind::gelu: return "gelu";
-    case OperatorKind::gelu_erf: return "gelu_erf";
-    case OperatorKind::swiglu: return "swiglu";
-    case OperatorKind::geglu: return "geglu";
-    case OperatorKind::pointwise: return "pointwise";
-    case OperatorKind::embedding: return "embedding";
-    case OperatorKind::cross_entropy: return "cross_entropy";
-    case OperatorKind::update: return "update";
-  }
-  return "";
-}
 
 const char* name(SegmentKind kind) {
   switch (kind) {
@@ -306,16 +307,12 @@ std::vector<Branch> branches(const Config& config, SegmentKind kind) {
 }
 
 Segment segment(const Config& config, SegmentKind kind) {
-  const Sizes sizes(config);
+  SegmentList list(config, kind);
   switch (kind) {
-    case SegmentKind::embedding: return embedding(sizes);
-    case SegmentKind::attention:
-    case SegmentKind::window:
-    case SegmentKind::mlp:
-    case SegmentKind::parallel: return layer_segment(config, sizes, kind);
-    case SegmentKind::head: return head(config, sizes);
+    case SegmentKind::embedding: return list.embedding();
+    case SegmentKind::head: return list.head();
+    default: return list.layer();
   }
-  throw Error(Failure::bug, "unknown segment");
 }
 
 std::vector<SegmentKind> segment_kinds(const Config& config, BlockKind kind, LayerKind layer) {
@@ -378,14 +375,6 @@ Expr stream_bytes(const Config& config) {
 }
 
 Expr stream_shard_bytes(const Config& config) { return stream_bytes(config) / Sizes(config).tp; }
-
-namespace {
-
-bool is_product(OperatorKind kind) {
-  return kind == OperatorKind::matmul || kind == OperatorKind::matmul_fp8;
-}
-
-}  // namespace
 
 double flops_per_sequence(const Config& config) {
   double flops = 0.0;

@@ -86,23 +86,14 @@ double again_s(const model::Config& model, const hardware::Profile& profile,
   return std::max(forward_s, copy_s(profile, bytes));
 }
 
-/// @return the share of a backward that makes gradients of weights and biases, were all trained
-double weights_share(const model::Operator& op) {
-  switch (op.kind) {
-    case model::OperatorKind::matmul:
-    case model::OperatorKind::matmul_fp8: return 0.5;
-    case model::OperatorKind::pointwise: return 1.0;
-    default: return 0.0;
-  }
-}
-
 double operator_s(const model::Config& model, const hardware::Profile& profile,
                   const model::Operator& op, Pass pass, const Values& values) {
   const bool forward = pass == Pass::forward || pass == Pass::recompute;
   const double whole_s = operator_time(model, profile, op, !forward, values).seconds;
   if (forward) return whole_s;
-  const double weights_s = op.trained * weights_share(op) * whole_s;
-  const double all_s = (1.0 - weights_share(op)) * whole_s + weights_s;
+  const double weights_share = model::rule(op.kind).weights_share;
+  const double weights_s = op.trained * weights_share * whole_s;
+  const double all_s = (1.0 - weights_share) * whole_s + weights_s;
   if (pass == Pass::backward) return all_s;
   const double cheap_s = op.again ? std::min(again_s(model, profile, op, values), all_s) : 0.0;
   switch (pass) {

@@ -1,0 +1,204 @@
+/// @file The inside of a segment: operators, the tensors between them, and all that follows from
+/// that list: saved tensors, the backward, scratch.
+#pragma once
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "symbolic/expr.hpp"
+
+namespace brume::model {
+
+using symbolic::Expr;
+
+/// A linear layer, a norm or a table of a block.
+enum class Module {
+  token,
+  position,
+  norm1,
+  norm2,
+  post_norm1,
+  post_norm2,
+  q_norm,
+  k_norm,
+  qkv,
+  q,
+  kv,
+  attention_out,
+  mlp_in,
+  mlp_out,
+  head_norm,
+  head
+};
+inline constexpr int num_modules = int(Module::head) + 1;
+
+struct ParameterId {
+  Module module;
+  bool bias = false;  ///< false: the weight, gain or table
+
+  bool operator==(const ParameterId&) const = default;
+};
+/// Name within a block: "attention.qkv.weight".
+const char* name(ParameterId id);
+
+// --- kernels ------------------------------------------------------------------------------------
+
+/// Identity of a kernel: kind and dims name a row of measured times.
+enum class OperatorKind {
+  matmul,
+  matmul_fp8,
+  attention,
+  layer_norm,
+  rms_norm,
+  rope,
+  gelu,
+  gelu_erf,
+  swiglu,
+  geglu,
+  pointwise,
+  embedding,
+  cross_entropy,
+  update  ///< update of weights by the model's optimizer
+};
+/// An update has the name of its optimizer instead.
+const char* name(OperatorKind kind);
+
+/// A tensor of an operator's forward that its backward reads.
+enum class Need { none, read, written, statistics };
+
+/// Properties of a kernel that hold for each of its operators.
+struct KernelRule {
+  OperatorKind kind;
+  const char* name;
+  bool cheap;            ///< a backward makes its output again, unless that is kept
+  double weights_share;  ///< share of the backward that makes gradients of
+                         ///< linear layers; the rest is its input part
+  double forward_accesses, backward_accesses;  ///< memory accesses per element
+  std::array<Need, 3> needed;                  ///< the weights part needs them if it exists
+
+  bool needs(Need what) const;
+};
+const KernelRule& rule(OperatorKind kind);
+/// A bias or a residual belongs to a product: it has a price, but no kernel call of its own.
+inline bool is_epilogue(OperatorKind kind) { return kind == OperatorKind::pointwise; }
+inline bool is_norm(OperatorKind kind) {
+  return kind == OperatorKind::layer_norm || kind == OperatorKind::rms_norm;
+}
+inline bool is_product(OperatorKind kind) {
+  return kind == OperatorKind::matmul || kind == OperatorKind::matmul_fp8;
+}
+
+// --- tensors and operators ----------------------------------------------------------------------
+
+/// Index into Segment::tensors.
+enum class TensorId : int { input, output };
+
+struct Tensor {
+  enum class Gradient {
+    scratch,   ///< lives from its readers' backward to its writer's
+    products,  ///< stays for the weights part of a split backward: the output of a product
+    in_place   ///< replaces the tensor in the forward, as cross-entropy does
+  };
+
+  std::string name;
+  Expr rows, columns;  ///< sizes on one rank, in "b" and "tp"
+  int element_bytes;
+  // Derived:
+  Gradient gradient = Gradient::scratch;
+  TensorId gradient_of = {};   ///< the tensor whose gradient has the same place
+  Expr forward_offset = 0.0;   ///< elements before it in the forward's scratch
+  Expr backward_offset = 0.0;  ///< elements before its gradient, or before itself if made again
+
+  Expr elements() const { return rows * columns; }
+};
+
+/// A kernel call of a segment. Dims, FLOPs and bytes are expressions in "b" (microbatch) and "tp".
+/// Dims by kind: matmul and matmul_fp8, whose factors are rounded to 8 bits, {M, N, K}; attention
+/// {batch, T, heads, head_dim}; norms, gelu, gelu_erf, swiglu and geglu {N, C}; rope {N, heads,
+/// head_dim}; pointwise {elements}; embedding {N, C, V}; cross_entropy {N, V}; update {elements}.
+struct Operator {
+  std::string name;
+  OperatorKind kind;
+  TensorId read, written;  ///< the same one: in place
+  std::vector<TensorId> statistics = {};
+  std::vector<Module> modules = {};  ///< side by side, each with columns of its own
+  std::vector<Expr> dims;
+  Expr forward_flops;
+  Expr backward_flops;
+  Expr forward_bytes;  ///< read and written in fp32
+  Expr backward_bytes;
+  double share = 1.0;    ///< share of FLOPs and time that is done: attention within a window
+  double trained = 1.0;  ///< share of its parameters that is, over blocks with a backward
+  // Derived:
+  bool output_only = false;  ///< not needed if a layer's last segment is recomputed
+  bool again = false;        ///< its backward makes its output again, unless that is kept
+
+  bool in_place() const { return read == written; }
+};
+
+/// A kernel call of a backward.
+struct BackwardCall {
+  int op;            ///< index into Segment::operators
+  bool again;        ///< makes the operator's output again
+  bool for_weights;  ///< belongs to the weights part of a split backward, else to its input part
+};
+
+// --- segments -----------------------------------------------------------------------------------
+
+/// Parts of a model that compute alone, see model.hpp.
+enum class SegmentKind { embedding, attention, window, mlp, parallel, head };
+const char* name(SegmentKind kind);
+
+/// A tensor that a segment's forward keeps for its backward, beside its input.
+struct Saved {
+  std::string name;
+  Expr elements;             ///< elements on one tp rank, in "b" and "tp"; none: it is not saved
+  int element_bytes;         ///< statistics are fp32 whatever the precision
+  bool cheap = false;        ///< made again in a backward, except with Recompute::none
+  bool for_weights = false;  ///< gradients of weights need it
+  TensorId tensor = {};
+
+  Expr bytes() const { return double(element_bytes) * elements; }
+};
+
+struct Segment {
+  SegmentKind kind;
+  std::vector<Tensor> tensors = {};      ///< index: TensorId
+  std::vector<Operator> operators = {};  ///< the forward's order
+  int activation_bytes = 0;              ///< bytes per element of the scratch
+  // Derived:
+  std::vector<BackwardCall> backward = {};
+  std::vector<Saved> saved = {};  ///< saved tensors in the order of the kernels; cheap ones last
+  Expr forward_workspace_elements = 0.0;   ///< scratch during forward, beside input, saved, output
+  Expr backward_workspace_elements = 0.0;  ///< scratch during backward, beside input, saved, d
+                                           ///< output, d input
+  // Of a backward in two parts: the first makes the gradient of its input and those of norms, the
+  // second those of linear layers. The scratch of the first is what its gradients leave of
+  // backward_workspace_elements.
+  Expr product_grads_elements = 0.0;  ///< gradients of outputs of products, from first to second
+                                      ///< part, where they are not that of the segment's output
+  Expr weights_workspace_elements = 0.0;  ///< scratch of the second part
+
+  const Tensor& tensor(TensorId id) const { return tensors[std::size_t(id)]; }
+  Tensor& tensor(TensorId id) { return tensors[std::size_t(id)]; }
+  Expr forward_workspace_bytes() const {
+    return double(activation_bytes) * forward_workspace_elements;
+  }
+  Expr backward_workspace_bytes() const {
+    return double(activation_bytes) * backward_workspace_elements;
+  }
+  Expr product_grads_bytes() const { return double(activation_bytes) * product_grads_elements; }
+  Expr weights_workspace_bytes() const {
+    return double(activation_bytes) * weights_workspace_elements;
+  }
+};
+
+/// Fills in all derived members from tensors and operators.
+///
+/// The backward first leads from the output's gradient to those of all products, which stay. Then
+/// each reader of the input adds to the input's gradient. Readers of a tensor come in forward
+/// order.
+void derive(Segment& segment);
+
+}  // namespace brume::model

@@ -1,0 +1,136 @@
+#include "model/layer.hpp"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "model/model.hpp"
+#include "random_plan.hpp"
+
+namespace brume::model {
+namespace {
+
+using Values = std::map<std::string, double, std::less<>>;
+
+std::vector<Config> models() {
+  std::vector<Config> all = test::special_models();
+  Config gpt = all.front();
+  gpt.family = &family("gpt");
+  gpt.qk_norm = false;
+  gpt.num_kv_heads = 0;
+  Config falcon = gpt;
+  falcon.family = &family("falcon");
+  falcon.layer_norms = 1;
+  all.push_back(gpt);
+  all.push_back(falcon);
+  return all;
+}
+
+/// "in.W in.I": the calls of a backward by names of operators, A: made again.
+std::string text(const Segment& segment) {
+  std::string text;
+  for (const BackwardCall& call : segment.backward) {
+    const Operator& op = segment.operators[std::size_t(call.op)];
+    text += (text.empty() ? "" : " ") + op.name +
+            (call.again         ? ".A"
+             : call.for_weights ? ".W"
+                                : ".I");
+  }
+  return text;
+}
+
+TEST(Layer, BackwardsOfASequentialLayer) {
+  const Config gpt = models()[models().size() - 2];
+  EXPECT_EQ(text(segment(gpt, SegmentKind::embedding)), "embedding.I");
+  EXPECT_EQ(text(segment(gpt, SegmentKind::attention)),
+            "out.W out.I attention.I norm1.A qkv.W qkv.I norm1.I");
+  EXPECT_EQ(text(segment(gpt, SegmentKind::mlp)),
+            "gelu.A out.W out.I gelu.I norm2.A in.W in.I norm2.I");
+  EXPECT_EQ(text(segment(gpt, SegmentKind::head)), "norm.A logits.W logits.I norm.I");
+}
+
+// One norm: its gradient is the sum of those of both first products.
+TEST(Layer, BackwardOfAParallelLayer) {
+  EXPECT_EQ(text(segment(models().back(), SegmentKind::parallel)),
+            "out.W out.I attention.I rope.I gelu_erf.A out.W out.I gelu_erf.I "
+            "norm1.A qkv.W in.W qkv.I in.I norm1.I");
+}
+
+TEST(Layer, BackwardBehindPostNormsAndNormsOfHeads) {
+  const Config gemma3 = test::special_models().back();
+  EXPECT_EQ(text(segment(gemma3, SegmentKind::attention)),
+            "post_norm1.I out.W out.I qk norm.A rope.A attention.I rope.I qk norm.I "
+            "norm1.A qkv.W qkv.I norm1.I");
+}
+
+// Each gradient is whole before it is read, and scratch that is in use is never written.
+TEST(Layer, ABackwardReadsWhatIsMade) {
+  for (const Config& m : models())
+    for (const SegmentKind kind : segment_kinds(m)) {
+      const Segment s = segment(m, kind);
+      const auto op = [&](int index) { return s.operators[std::size_t(index)]; };
+      std::map<TensorId, int> missing;  // readers that have not added to a tensor's gradient
+      for (const Operator& one : s.operators)
+        if (!is_epilogue(one.kind) && !one.in_place()) ++missing[one.read];
+      std::set<TensorId> there;  // that are cheap and made again
+      for (const BackwardCall& call : s.backward) {
+        const Operator done = op(call.op);
+        if (call.again) {
+          there.insert(done.written);
+          continue;
+        }
+        EXPECT_EQ(missing[done.written], 0) << m.family->name << " " << done.name;
+        const bool reads = rule(done.kind).needs(Need::read) && !is_product(done.kind);
+        const bool cheap = std::ranges::any_of(
+            s.saved, [&](const Saved& saved) { return saved.tensor == done.read && saved.cheap; });
+        if (cheap && (reads || call.for_weights)) {
+          EXPECT_TRUE(there.contains(done.read)) << done.name;
+        }
+        if (!call.for_weights && !done.in_place()) --missing[done.read];
+      }
+      EXPECT_EQ(missing[TensorId::input], 0);
+    }
+}
+
+TEST(Layer, ScratchHoldsItsTensors) {
+  for (const Config& m : models())
+    for (const SegmentKind kind : segment_kinds(m))
+      for (const Values& at : {Values{{"b", 1.0}, {"tp", 1.0}}, Values{{"b", 3.0}, {"tp", 2.0}}}) {
+        const Segment s = segment(m, kind);
+        const double products = s.product_grads_elements.evaluate(at);
+        const double rest = s.backward_workspace_elements.evaluate(at) - products;
+        for (const Tensor& tensor : s.tensors) {
+          const double elements = tensor.elements().evaluate(at);
+          const double end = tensor.backward_offset.evaluate(at);
+          const bool product = tensor.gradient == Tensor::Gradient::products;
+          if (product || end > 0.0) {
+            EXPECT_LE(end + elements, product ? products : rest) << tensor.name;
+          }
+        }
+      }
+}
+
+// By hand, per token of a Gemma 3 layer: d_attended beside what attention reads, made again.
+TEST(Layer, WorkspaceOfNormsOfHeads) {
+  Config m = test::special_models().back();
+  const Segment s = segment(m, SegmentKind::attention);
+  const Values at{{"b", 1.0}, {"tp", 1.0}};
+  const double heads = 4 * 10, qkv = (4 + 2) * 10, hidden = 36;
+  EXPECT_EQ(s.forward_workspace_elements.evaluate(at), m.seq_len * qkv);
+  EXPECT_EQ(s.product_grads_elements.evaluate(at), m.seq_len * (qkv + hidden));
+  EXPECT_EQ(s.backward_workspace_elements.evaluate(at), m.seq_len * (qkv + hidden + heads + qkv));
+  EXPECT_EQ(s.weights_workspace_elements.evaluate(at), m.seq_len * hidden);
+}
+
+TEST(Layer, ParametersAreNamedByTheirIds) {
+  for (const Config& m : models())
+    for (const Block& block : blocks(m))
+      for (const Parameter& parameter : block.parameters)
+        EXPECT_EQ(parameter.name, block.name + "." + name(parameter.id));
+}
+
+}  // namespace
+}  // namespace brume::model

@@ -1,0 +1,303 @@
+#include "model/layer.hpp"
+
+#include <algorithm>
+#include <optional>
+
+namespace brume::model {
+namespace {
+
+/// In the order of OperatorKind.
+constexpr KernelRule rules[] = {
+    {OperatorKind::matmul, "matmul", false, 0.5, 0, 0, {Need::read}},
+    {OperatorKind::matmul_fp8, "matmul_fp8", false, 0.5, 0, 0, {Need::read}},
+    {OperatorKind::attention,
+     "attention",
+     false,
+     0.0,
+     0,
+     0,
+     {Need::read, Need::written, Need::statistics}},
+    {OperatorKind::layer_norm, "layer_norm", true, 0.0, 2, 5, {Need::statistics, Need::read}},
+    {OperatorKind::rms_norm, "rms_norm", true, 0.0, 2, 5, {Need::statistics, Need::read}},
+    {OperatorKind::rope, "rope", false, 0.0, 2, 2, {}},
+    {OperatorKind::gelu, "gelu", true, 0.0, 2, 5, {Need::read}},
+    {OperatorKind::gelu_erf, "gelu_erf", true, 0.0, 2, 5, {Need::read}},
+    {OperatorKind::swiglu, "swiglu", true, 0.0, 2, 5, {Need::read}},
+    {OperatorKind::geglu, "geglu", true, 0.0, 2, 5, {Need::read}},
+    {OperatorKind::pointwise, "pointwise", false, 1.0, 2, 1, {}},
+    {OperatorKind::embedding, "embedding", false, 0.0, 3, 5, {}},
+    {OperatorKind::cross_entropy,
+     "cross_entropy",
+     false,
+     0.0,
+     3,
+     0,
+     {Need::written, Need::statistics}},
+    {OperatorKind::update, "update", false, 0.0, 0, 0, {}},
+};
+
+struct ModuleNames {
+  Module module;
+  const char *weight, *bias;
+};
+/// In the order of Module.
+constexpr ModuleNames modules[] = {
+    {Module::token, "token", ""},
+    {Module::position, "position", ""},
+    {Module::norm1, "norm1.gain", "norm1.bias"},
+    {Module::norm2, "norm2.gain", "norm2.bias"},
+    {Module::post_norm1, "post_norm1.gain", "post_norm1.bias"},
+    {Module::post_norm2, "post_norm2.gain", "post_norm2.bias"},
+    {Module::q_norm, "attention.q_norm.gain", "attention.q_norm.bias"},
+    {Module::k_norm, "attention.k_norm.gain", "attention.k_norm.bias"},
+    {Module::qkv, "attention.qkv.weight", "attention.qkv.bias"},
+    {Module::q, "attention.q.weight", "attention.q.bias"},
+    {Module::kv, "attention.kv.weight", "attention.kv.bias"},
+    {Module::attention_out, "attention.out.weight", "attention.out.bias"},
+    {Module::mlp_in, "mlp.in.weight", "mlp.in.bias"},
+    {Module::mlp_out, "mlp.out.weight", "mlp.out.bias"},
+    {Module::head_norm, "norm.gain", "norm.bias"},
+    {Module::head, "weight", ""},
+};
+
+template <class Rows, class Key>
+consteval bool in_order(const Rows& rows, Key key) {
+  for (std::size_t i = 0; i < std::size(rows); ++i)
+    if (std::size_t(rows[i].*key) != i) return false;
+  return true;
+}
+static_assert(in_order(rules, &KernelRule::kind) && in_order(modules, &ModuleNames::module));
+
+bool is_end(TensorId id) { return id == TensorId::input || id == TensorId::output; }
+
+/// Scratch of one pass: tensors lie behind all that live with them.
+class Scratch {
+ public:
+  explicit Scratch(const Segment& segment) : segment_(segment) {}
+
+  bool holds(TensorId id) const { return std::ranges::count(live_, id, &Live::id) > 0; }
+  /// @return the tensor's offset
+  Expr place(TensorId id) {
+    std::optional<Expr> offset;
+    for (const Live& one : live_) offset = offset ? max(*offset, one.end) : one.end;
+    const Expr elements = segment_.tensor(id).elements();
+    live_.push_back({id, offset ? *offset + elements : elements});
+    peak_ = peak_ ? max(*peak_, live_.back().end) : live_.back().end;
+    return offset.value_or(0.0);
+  }
+  void free(TensorId id) {
+    std::erase_if(live_, [&](const Live& one) { return one.id == id; });
+  }
+  Expr peak() const { return peak_.value_or(0.0); }
+
+ private:
+  struct Live {
+    TensorId id;
+    Expr end;
+  };
+  const Segment& segment_;
+  std::vector<Live> live_;
+  std::optional<Expr> peak_;
+};
+
+class Derivation {
+ public:
+  explicit Derivation(Segment& segment) : s_(segment), done_(segment.tensors.size()) {}
+
+  void describe();
+  void save();
+  void order_backward();
+  void place_forward();
+  void place_backward();
+
+ private:
+  bool of_layer() const {
+    return s_.kind != SegmentKind::embedding && s_.kind != SegmentKind::head;
+  }
+  const Operator& op(int index) const { return s_.operators[std::size_t(index)]; }
+  bool is_cheap(TensorId id) const;
+  std::vector<TensorId> needed_by(const Operator& op) const;
+  void mark_for_weights(TensorId id);
+  std::vector<int> readers(TensorId id) const;
+  void make_again(TensorId id, bool for_weights);
+  void make_gradient(TensorId id);
+
+  Segment& s_;
+  std::vector<bool> done_;  ///< tensors whose gradients are made
+};
+
+/// Whether a backward can make it again: by the kernel that first writes it.
+bool Derivation::is_cheap(TensorId id) const {
+  const auto maker = std::ranges::find(s_.operators, id, &Operator::written);
+  return !is_end(id) && maker != s_.operators.end() && rule(maker->kind).cheap;
+}
+
+std::vector<TensorId> Derivation::needed_by(const Operator& op) const {
+  std::vector<TensorId> ids;
+  for (const Need what : rule(op.kind).needed) {
+    if (what == Need::statistics) ids.insert(ids.end(), op.statistics.begin(), op.statistics.end());
+    if (what == Need::read && !is_end(op.read)) ids.push_back(op.read);
+    if (what == Need::written) ids.push_back(op.written);
+  }
+  return ids;
+}
+
+void Derivation::describe() {
+  for (std::size_t i = 0; i < s_.tensors.size(); ++i) s_.tensors[i].gradient_of = TensorId(i);
+  for (Operator& op : s_.operators) {
+    const KernelRule& kernel = rule(op.kind);
+    Tensor& tensor = s_.tensor(op.written);
+    const bool to_output = op.written == TensorId::output;
+    if (is_product(op.kind) && !to_output) tensor.gradient = Tensor::Gradient::products;
+    if (op.in_place() && kernel.needs(Need::written)) tensor.gradient = Tensor::Gradient::in_place;
+    // A norm turns the gradient of its output into that of a product's in its place.
+    if (is_norm(op.kind) && !to_output && s_.tensor(op.read).gradient == Tensor::Gradient::products)
+      tensor.gradient_of = op.read;
+    op.output_only = is_product(op.kind) && to_output;
+    op.again = of_layer() && is_cheap(op.written) && kernel.cheap;
+  }
+}
+
+void Derivation::save() {
+  std::vector<Saved> cheap;
+  for (const Operator& op : s_.operators)
+    for (const TensorId id : needed_by(op)) {
+      const auto there = [&](const std::vector<Saved>& list) {
+        return std::ranges::count(list, id, &Saved::tensor) > 0;
+      };
+      if (there(s_.saved) || there(cheap) || (is_cheap(id) && !of_layer())) continue;
+      const Tensor& tensor = s_.tensor(id);
+      (is_cheap(id) ? cheap : s_.saved)
+          .push_back(
+              {tensor.name, tensor.elements(), tensor.element_bytes, is_cheap(id), false, id});
+    }
+  s_.saved.insert(s_.saved.end(), cheap.begin(), cheap.end());
+  for (const Operator& op : s_.operators)
+    if (is_product(op.kind)) mark_for_weights(op.read);
+}
+
+/// Marks a factor of a product's weights, or all that makes it again.
+void Derivation::mark_for_weights(TensorId id) {
+  const auto saved = std::ranges::find(s_.saved, id, &Saved::tensor);
+  if (saved != s_.saved.end()) saved->for_weights = true;
+  if (!is_cheap(id)) return;
+  for (const Operator& op : s_.operators)
+    if (op.written == id)
+      for (const TensorId needed : needed_by(op)) mark_for_weights(needed);
+}
+
+/// Operators that read a tensor and write another, in forward order.
+std::vector<int> Derivation::readers(TensorId id) const {
+  std::vector<int> indices;
+  for (int i = 0; i < int(s_.operators.size()); ++i)
+    if (op(i).read == id && !op(i).in_place() && !is_epilogue(op(i).kind)) indices.push_back(i);
+  return indices;
+}
+
+void Derivation::make_again(TensorId id, bool for_weights) {
+  for (int i = 0; i < int(s_.operators.size()); ++i)
+    if (op(i).written == id && !is_epilogue(op(i).kind))
+      s_.backward.push_back({i, true, for_weights});
+}
+
+void Derivation::make_gradient(TensorId id) {
+  if (id == TensorId::output || done_[std::size_t(id)]) return;
+  done_[std::size_t(id)] = true;
+  const std::vector<int> all = readers(id);
+  if (id == TensorId::input) {
+    for (const int reader : all) {
+      make_gradient(op(reader).written);
+      s_.backward.push_back({reader, false, false});
+    }
+    return;
+  }
+  for (const int reader : all) make_gradient(op(reader).written);
+  const auto make_again_for = [&](bool products) {
+    const auto needs = [&](int reader) {
+      return is_product(op(reader).kind) == products && rule(op(reader).kind).needs(Need::read);
+    };
+    if (is_cheap(id) && std::ranges::any_of(all, needs)) make_again(id, products);
+  };
+  make_again_for(true);
+  for (const int reader : all)
+    if (is_product(op(reader).kind)) s_.backward.push_back({reader, false, true});
+  make_again_for(false);
+  for (const int reader : all) s_.backward.push_back({reader, false, false});
+  for (int i = int(s_.operators.size()) - 1; i >= 0; --i)
+    if (op(i).read == id && op(i).in_place() && !is_epilogue(op(i).kind) &&
+        s_.tensor(id).gradient != Tensor::Gradient::in_place)
+      s_.backward.push_back({i, false, false});
+}
+
+void Derivation::order_backward() {
+  for (const Operator& op : s_.operators)
+    if (is_product(op.kind)) make_gradient(op.written);
+  make_gradient(TensorId::input);
+}
+
+void Derivation::place_forward() {
+  Scratch scratch(s_);
+  for (int i = 0; i < int(s_.operators.size()); ++i) {
+    const TensorId made = op(i).written;
+    if (is_cheap(made) && !scratch.holds(made))
+      s_.tensor(made).forward_offset = scratch.place(made);
+    const std::vector<int> last = readers(op(i).read);
+    if (!last.empty() && last.back() == i) scratch.free(op(i).read);
+  }
+  s_.forward_workspace_elements = scratch.peak();
+}
+
+void Derivation::place_backward() {
+  Scratch scratch(s_);
+  std::optional<Expr> of_weights, products;
+  for (const Operator& op : s_.operators) {
+    Tensor& tensor = s_.tensor(op.written);
+    if (!is_product(op.kind) || tensor.gradient != Tensor::Gradient::products) continue;
+    tensor.backward_offset = products.value_or(0.0);
+    products = products ? *products + tensor.elements() : tensor.elements();
+  }
+  const auto place = [&](TensorId id) {
+    Tensor& tensor = s_.tensor(id);
+    if (!scratch.holds(id)) tensor.backward_offset = scratch.place(id);
+    return tensor.backward_offset + tensor.elements();
+  };
+  for (const BackwardCall& call : s_.backward) {
+    const Operator& done = op(call.op);
+    const Tensor& read = s_.tensor(done.read);
+    if (call.again) {
+      const Expr end = place(done.written);
+      if (call.for_weights) of_weights = of_weights ? max(*of_weights, end) : end;
+    } else if (!call.for_weights) {
+      if (!is_end(done.read) && read.gradient == Tensor::Gradient::scratch &&
+          read.gradient_of == done.read)
+        place(done.read);
+      if (!done.in_place()) scratch.free(done.written);
+    }
+  }
+  s_.product_grads_elements = products.value_or(0.0);
+  s_.backward_workspace_elements = s_.product_grads_elements + scratch.peak();
+  s_.weights_workspace_elements = of_weights.value_or(0.0);
+}
+
+}  // namespace
+
+bool KernelRule::needs(Need what) const { return std::ranges::find(needed, what) != needed.end(); }
+
+const KernelRule& rule(OperatorKind kind) { return rules[std::size_t(kind)]; }
+const char* name(OperatorKind kind) { return rule(kind).name; }
+
+const char* name(ParameterId id) {
+  const ModuleNames& names = modules[std::size_t(id.module)];
+  return id.bias ? names.bias : names.weight;
+}
+
+void derive(Segment& segment) {
+  Derivation derivation(segment);
+  derivation.describe();
+  derivation.save();
+  derivation.order_backward();
+  derivation.place_forward();
+  derivation.place_backward();
+}
+
+}  // namespace brume::model
