@@ -61,8 +61,6 @@ enum class OperatorKind {
   cross_entropy,
   update  ///< update of weights by the model's optimizer
 };
-/// An update has the name of its optimizer instead.
-const char* name(OperatorKind kind);
 
 /// A tensor of an operator's forward that its backward reads.
 enum class Need { none, read, written, statistics };
@@ -77,9 +75,53 @@ struct KernelRule {
   double forward_accesses, backward_accesses;  ///< memory accesses per element
   std::array<Need, 3> needed;                  ///< the weights part needs them if it exists
 
-  bool needs(Need what) const;
+  constexpr bool needs(Need what) const {
+    return needed[0] == what || needed[1] == what || needed[2] == what;
+  }
 };
-const KernelRule& rule(OperatorKind kind);
+
+/// A row per kind, ordered as they are.
+inline constexpr KernelRule rules[] = {
+    {OperatorKind::matmul, "matmul", false, 0.5, 0, 0, {Need::read}},
+    {OperatorKind::matmul_fp8, "matmul_fp8", false, 0.5, 0, 0, {Need::read}},
+    {OperatorKind::attention,
+     "attention",
+     false,
+     0.0,
+     0,
+     0,
+     {Need::read, Need::written, Need::statistics}},
+    {OperatorKind::layer_norm, "layer_norm", true, 0.0, 2, 5, {Need::statistics, Need::read}},
+    {OperatorKind::rms_norm, "rms_norm", true, 0.0, 2, 5, {Need::statistics, Need::read}},
+    {OperatorKind::rope, "rope", false, 0.0, 2, 2, {}},
+    {OperatorKind::gelu, "gelu", true, 0.0, 2, 5, {Need::read}},
+    {OperatorKind::gelu_erf, "gelu_erf", true, 0.0, 2, 5, {Need::read}},
+    {OperatorKind::swiglu, "swiglu", true, 0.0, 2, 5, {Need::read}},
+    {OperatorKind::geglu, "geglu", true, 0.0, 2, 5, {Need::read}},
+    {OperatorKind::pointwise, "pointwise", false, 1.0, 2, 1, {}},
+    {OperatorKind::embedding, "embedding", false, 0.0, 3, 5, {}},
+    {OperatorKind::cross_entropy,
+     "cross_entropy",
+     false,
+     0.0,
+     3,
+     0,
+     {Need::written, Need::statistics}},
+    {OperatorKind::update, "update", false, 0.0, 0, 0, {}},
+};
+
+/// Whether each row of a table stands where its key says.
+template <class Rows, class Key>
+consteval bool in_order(const Rows& rows, Key key) {
+  for (std::size_t i = 0; i < std::size(rows); ++i)
+    if (std::size_t(rows[i].*key) != i) return false;
+  return true;
+}
+static_assert(in_order(rules, &KernelRule::kind));
+
+constexpr const KernelRule& rule(OperatorKind kind) { return rules[std::size_t(kind)]; }
+/// An update has the name of its optimizer instead.
+constexpr const char* name(OperatorKind kind) { return rule(kind).name; }
 /// A bias or a residual belongs to a product: it has a price, but no kernel call of its own.
 inline bool is_epilogue(OperatorKind kind) { return kind == OperatorKind::pointwise; }
 inline bool is_norm(OperatorKind kind) {

@@ -249,17 +249,6 @@ Expr token_table_elements(const Config& config);
 // has its rows, and the head's logits meet in a few numbers a token. A layer is two segments,
 // attention or window and mlp, or the one segment `parallel`, whose branches read the same input.
 
-enum class BranchKind { attention, mlp };
-
-/// A way through a layer's segment, from one of its norms to a part of the output.
-struct Branch {
-  BranchKind kind;
-  int norm;  ///< 1 or 2: of the parameters "norm1" and "norm2"
-};
-
-/// Branches of a layer's segment, those of one norm next to each other; none for other segments.
-std::vector<Branch> branches(const Config& config, SegmentKind kind);
-
 /// Recomputation of a layer in its backward.
 enum class Recompute {
   none,       ///< nothing

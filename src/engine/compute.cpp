@@ -1,12 +1,10 @@
 #include "compute.hpp"
 
 #include <algorithm>
-#include <set>
 
 #include "base/error.hpp"
 #include "device/device.hpp"
 #include "kernels/pointwise.hpp"
-#include "kernels/rope.hpp"
 #include "model/storage.hpp"
 
 namespace brume::engine {
@@ -19,164 +17,30 @@ template <class Storage>
 ComputeOf<Storage>::ComputeOf(const plan::Plan& plan, const model::Config& model, int rank,
                               const Optimizer& optimizer, const Arena& arena)
     : arena_(arena),
-      place_(plan::place(plan, rank)),
       state_fields_(model::state_fields(model)),
       state_bytes_(model::optimizer_bytes(model)),
       update_kernels_(optimizer.kernels ? *optimizer.kernels
-                                        : kernels::update_kernels(model.optimizer->name)) {
+                                        : kernels::update_kernels(model.optimizer->name)),
+      place_(plan::place(plan, rank)),
+      tp_(plan.stages[std::size_t(place_.stage)].tp),
+      tp_rank_(place_.at[model::Axis::tp]),
+      blocks_(block_pieces(plan, model, place_, optimizer)),
+      segments_(plan, model, place_, blocks_) {
   require(state_fields_.size() <= kernels::most_state_fields, Failure::bug,
           "optimizer '{}' has too many fields of state", model.optimizer->name);
-  const plan::Stage& stage = plan.stages[std::size_t(place_.stage)];
-  tp_ = stage.tp;
-  tp_rank_ = place_.at[model::Axis::tp];
-  tokens_ = stage.microbatch * model.seq_len;
-  hidden_ = model.hidden_size;
-  attended_tp_ = model.attention_size() / stage.tp;
-  ffn_tp_ = model.ffn_size / stage.tp;
-  const model::Cut rows = model::cut(model.vocab_size, tp_, tp_rank_);
-  vocabulary_ = {.first = int(rows.first), .vocab = model.vocab_size};
-  rows_ = int(rows.count);
-  eps_ = float(model.norm_eps);
-  norm_kind_ = model.norm();
-  mlp_kind_ = model.mlp();
-  factors_ =
-      model.precision == model::Precision::fp8 ? kernels::Factors::fp8 : kernels::Factors::stored;
-  gain_base_ = model.gain_base();
-  embedding_scale_ = model.embedding_scale();
-  logits_cap_ = float(model.logits_cap);
-  post_norms_ = model.post_norms();
-  qk_norm_ = model.qk_norm;
-  rotary_dim_ = model.rotary_dim();
-  mlp_in_ = {{"mlp.in", 0, model.mlp_in_size() / stage.tp}};
-  if (model.rotary())
-    for (const auto& [kind, layers] : model::layer_counts(model)) {
-      const std::vector<float> table =
-          kernels::rope_table(model::rope_frequencies(model, kind), model.seq_len);
-      device::Memory& memory =
-          rope_[model::segment_kinds(model, model::BlockKind::layer, kind).front()];
-      memory = device::Memory(std::int64_t(table.size() * sizeof(float)));
-      device::copy_now(memory.data(), table.data(), memory.bytes());
-    }
-  for (model::SegmentKind kind : model::segment_kinds(model)) {
-    SegmentParts& parts = segments_[kind];
-    parts.branches = model::branches(model, kind);
-    for (const model::Saved& saved : model::segment(model, kind).saved)
-      parts.saved.emplace(saved.name, int(parts.saved.size()));
-  }
-  describe_attention(stage, model);
-  describe_blocks(plan, model, optimizer);
-}
-
-template <class Storage>
-void ComputeOf<Storage>::describe_attention(const plan::Stage& stage, const model::Config& model) {
-  const int heads = model.num_heads / stage.tp, keys = model.kv_heads();
-  const bool cut = keys % stage.tp == 0;  // else every tensor-parallel rank holds all key heads
-  attention_ = {.batch = stage.microbatch,
-                .seq_len = model.seq_len,
-                .heads = heads,
-                .head_dim = model.head_dim(),
-                .kv_heads = cut ? keys / stage.tp : keys,
-                .group = model.num_heads / keys,
-                .first_head = cut ? 0 : tp_rank_ * heads,
-                .scale = model.score_scale(),
-                .cap = float(model.attention_cap)};
-  windowed_ = attention_;
-  windowed_.window = model.window;
-  const int width = attention_.width();
-  if (keys == model.num_heads)
-    qkv_ = {{"attention.qkv", 0, width}};
-  else
-    qkv_ = {{"attention.q", 0, attended_tp_}, {"attention.kv", attended_tp_, width - attended_tp_}};
-}
-
-template <class Storage>
-void ComputeOf<Storage>::describe_blocks(const plan::Plan& plan, const model::Config& model,
-                                         const Optimizer& optimizer) {
-  const std::vector<model::Block> all = model::blocks(model);
-  std::set<int> here{0};  // a tied head reads its table
-  for (int index : plan::stages_beside(plan, place_.stage))
-    for (auto [block, last] = plan::block_range(plan, index); block <= last; ++block)
-      here.insert(block);
-  for (int block : here) {
-    BlockPieces& pieces = blocks_[block];
-    pieces.block = all[std::size_t(block)];
-    pieces.layout = plan::layout(pieces.block, place_);
-    for (const model::Parameter& parameter : pieces.block.parameters)
-      pieces.rules.push_back(update_rule(optimizer, parameter));
-    for (const model::Piece& piece : pieces.layout.pieces) {
-      const std::string& name = pieces.block.parameters[std::size_t(piece.parameter)].name;
-      pieces.by_suffix[name.substr(pieces.block.name.size() + 1)] = &piece;
-    }
-  }
-}
-
-template <class Storage>
-bool ComputeOf<Storage>::has(int block, std::string_view suffix) const {
-  return blocks_.at(block).by_suffix.contains(suffix);
-}
-template <class Storage>
-bool ComputeOf<Storage>::trains(int block, std::string_view suffix) const {
-  return has(block, suffix) && !blocks_.at(block).parameter(piece(block, suffix)).frozen;
-}
-template <class Storage>
-const model::Piece& ComputeOf<Storage>::piece(int block, std::string_view suffix) const {
-  return *blocks_.at(block).by_suffix.find(suffix)->second;
-}
-template <class Storage>
-auto ComputeOf<Storage>::vector(const Storage* flat, int block, std::string_view suffix) const
-    -> ConstVector {
-  const model::Piece& p = piece(block, suffix);
-  return ConstVector(flat + p.first, std::size_t(p.elements));
-}
-template <class Storage>
-auto ComputeOf<Storage>::matrix(const Storage* flat, int block, std::string_view suffix) const
-    -> ConstMatrix {
-  const model::Piece& p = piece(block, suffix);
-  const auto columns = std::size_t(p.shape.back());
-  return ConstMatrix(flat + p.first, std::size_t(p.elements) / columns, columns);
-}
-template <class Storage>
-kernels::Vector ComputeOf<Storage>::vector_grads(const Operands& o, std::string_view suffix) const {
-  if (!trains(o.block(), suffix)) return {};
-  const model::Piece& p = piece(o.block(), suffix);
-  return part(o.data(Role::grads) + p.first, p.elements);
-}
-template <class Storage>
-kernels::Matrix ComputeOf<Storage>::matrix_grads(const Operands& o, std::string_view suffix) const {
-  if (!trains(o.block(), suffix)) return {};
-  const model::Piece& p = piece(o.block(), suffix);
-  const int columns = int(p.shape.back());
-  return rows(o.data(Role::grads) + p.first, int(p.elements) / columns, columns);
-}
-template <class Storage>
-auto ComputeOf<Storage>::saved(const Operands& o, std::string_view name, int columns) const
-    -> Matrix {
-  return rows(o.data<Storage>(Role::saved, saved_index(o, name)), tokens_, columns);
-}
-template <class Storage>
-kernels::Vector ComputeOf<Storage>::statistic(const Operands& o, std::string_view name) const {
-  const int index = saved_index(o, name);
-  return part(o.data(Role::saved, index), o.elements(Role::saved, index));
 }
 
 template <class Storage>
 void ComputeOf<Storage>::run(const schedule::Program& program, const schedule::Task& task,
                              const StepScalars& step) const {
-  using model::SegmentKind;
   const Operands o{program, task, arena_};
   switch (task.operation) {
     case Operation::forward:
-    case Operation::recompute:
-      if (task.segment == SegmentKind::embedding) return embedding_forward(o);
-      if (task.segment == SegmentKind::head) return head_forward(o, step);
-      return layer_forward(o);
+    case Operation::recompute: return segments_.forward(o, step);
     case Operation::backward:
-      if (task.segment == SegmentKind::embedding) return embedding_backward(o);
-      if (task.segment == SegmentKind::head) return head_backward(o);
-      return layer_backward(o);
     case Operation::backward_input:
-    case Operation::backward_weights: return layer_backward(o);
-    case Operation::loss: return loss(o, step);
+    case Operation::backward_weights: return segments_.backward(o);
+    case Operation::loss: return segments_.loss(o, step);
     case Operation::clear:
       return kernels::fill(0.0f, part(o.data(Role::grads), o.elements(Role::grads)));
     case Operation::accumulate: return accumulate(o);

@@ -1,10 +1,23 @@
 /// @file A compute task's operands as typed pointers, and pointers as views.
 #pragma once
 
+#include <map>
+#include <string>
+
 #include "arena.hpp"
+#include "kernels/optimizers.hpp"
 #include "kernels/types.hpp"
 
 namespace brume::engine {
+
+/// What changes from step to step.
+struct StepScalars {
+  float loss_scale = 1.0f;   ///< S / target tokens of the global batch
+  kernels::Update update{};  ///< the one that is applied in this step, without UpdateRules
+  std::int64_t updates = 0;  ///< with that one
+  std::map<std::string, std::int64_t> missed{};  ///< as in Progress
+  double squares = 0.0;  ///< of the gradient that it applies, all of it, S^2 times too large
+};
 
 inline kernels::ConstVector part(const float* data, std::int64_t elements) {
   return kernels::ConstVector(data, std::size_t(elements));

@@ -6,41 +6,11 @@
 namespace brume::model {
 namespace {
 
-/// In the order of OperatorKind.
-constexpr KernelRule rules[] = {
-    {OperatorKind::matmul, "matmul", false, 0.5, 0, 0, {Need::read}},
-    {OperatorKind::matmul_fp8, "matmul_fp8", false, 0.5, 0, 0, {Need::read}},
-    {OperatorKind::attention,
-     "attention",
-     false,
-     0.0,
-     0,
-     0,
-     {Need::read, Need::written, Need::statistics}},
-    {OperatorKind::layer_norm, "layer_norm", true, 0.0, 2, 5, {Need::statistics, Need::read}},
-    {OperatorKind::rms_norm, "rms_norm", true, 0.0, 2, 5, {Need::statistics, Need::read}},
-    {OperatorKind::rope, "rope", false, 0.0, 2, 2, {}},
-    {OperatorKind::gelu, "gelu", true, 0.0, 2, 5, {Need::read}},
-    {OperatorKind::gelu_erf, "gelu_erf", true, 0.0, 2, 5, {Need::read}},
-    {OperatorKind::swiglu, "swiglu", true, 0.0, 2, 5, {Need::read}},
-    {OperatorKind::geglu, "geglu", true, 0.0, 2, 5, {Need::read}},
-    {OperatorKind::pointwise, "pointwise", false, 1.0, 2, 1, {}},
-    {OperatorKind::embedding, "embedding", false, 0.0, 3, 5, {}},
-    {OperatorKind::cross_entropy,
-     "cross_entropy",
-     false,
-     0.0,
-     3,
-     0,
-     {Need::written, Need::statistics}},
-    {OperatorKind::update, "update", false, 0.0, 0, 0, {}},
-};
-
 struct ModuleNames {
   Module module;
   const char *weight, *bias;
 };
-/// In the order of Module.
+/// A row per module, ordered as they are.
 constexpr ModuleNames modules[] = {
     {Module::token, "token", ""},
     {Module::position, "position", ""},
@@ -60,13 +30,7 @@ constexpr ModuleNames modules[] = {
     {Module::head, "weight", ""},
 };
 
-template <class Rows, class Key>
-consteval bool in_order(const Rows& rows, Key key) {
-  for (std::size_t i = 0; i < std::size(rows); ++i)
-    if (std::size_t(rows[i].*key) != i) return false;
-  return true;
-}
-static_assert(in_order(rules, &KernelRule::kind) && in_order(modules, &ModuleNames::module));
+static_assert(in_order(modules, &ModuleNames::module));
 
 bool is_end(TensorId id) { return id == TensorId::input || id == TensorId::output; }
 
@@ -194,10 +158,13 @@ std::vector<int> Derivation::readers(TensorId id) const {
   return indices;
 }
 
+/// Repeats the operators that write a cheap tensor, and those that make what they read.
 void Derivation::make_again(TensorId id, bool for_weights) {
-  for (int i = 0; i < int(s_.operators.size()); ++i)
-    if (op(i).written == id && !is_epilogue(op(i).kind))
-      s_.backward.push_back({i, true, for_weights});
+  for (int i = 0; i < int(s_.operators.size()); ++i) {
+    if (op(i).written != id || is_epilogue(op(i).kind)) continue;
+    if (!op(i).in_place() && is_cheap(op(i).read)) make_again(op(i).read, for_weights);
+    s_.backward.push_back({i, true, for_weights});
+  }
 }
 
 void Derivation::make_gradient(TensorId id) {
@@ -280,11 +247,6 @@ void Derivation::place_backward() {
 }
 
 }  // namespace
-
-bool KernelRule::needs(Need what) const { return std::ranges::find(needed, what) != needed.end(); }
-
-const KernelRule& rule(OperatorKind kind) { return rules[std::size_t(kind)]; }
-const char* name(OperatorKind kind) { return rule(kind).name; }
 
 const char* name(ParameterId id) {
   const ModuleNames& names = modules[std::size_t(id.module)];

@@ -295,17 +295,6 @@ const char* name(SegmentKind kind) {
   return "";
 }
 
-std::vector<Branch> branches(const Config& config, SegmentKind kind) {
-  switch (kind) {
-    case SegmentKind::attention:
-    case SegmentKind::window: return {{BranchKind::attention, 1}};
-    case SegmentKind::mlp: return {{BranchKind::mlp, 2}};
-    case SegmentKind::parallel:
-      return {{BranchKind::attention, 1}, {BranchKind::mlp, config.layer_norms}};
-    default: return {};
-  }
-}
-
 Segment segment(const Config& config, SegmentKind kind) {
   SegmentList list(config, kind);
   switch (kind) {

@@ -1,0 +1,60 @@
+/// @file Kernel calls of an operator, by its kind: the one table that training and profiler read.
+#pragma once
+
+#include "kernels/attention.hpp"
+#include "kernels/matmul.hpp"
+#include "model/layer.hpp"
+
+namespace brume::engine {
+
+/// An operator with its operands resolved; a kind reads those that its kernels have. Empty views
+/// are absent or not wanted.
+template <class Storage>
+struct KernelCall {
+  using Matrix = kernels::MatrixOf<Storage>;
+  using ConstMatrix = kernels::ConstMatrixOf<Storage>;
+  using ConstVector = kernels::ConstVectorOf<Storage>;
+
+  model::OperatorKind kind = {};
+  Matrix read = {}, written = {};    ///< the same one: in place
+  kernels::ConstTokens tokens = {};  ///< an embedding's tokens, or the targets of cross-entropy
+  ConstMatrix weight = {};           ///< or the table of tokens
+  ConstMatrix positions = {};
+  ConstVector gain = {}, bias = {};
+  ConstMatrix residual = {};  ///< added to `written`
+  kernels::Vector mean = {}, rstd = {}, lse = {};
+  // Backward:
+  Matrix d_read = {}, d_written = {};                     ///< gradients
+  ConstMatrix d_residual = {};                            ///< added to `d_read`
+  kernels::Write write_d_read = kernels::Write::replace;  ///< a product's way to write `d_read`
+  kernels::Write write =
+      kernels::Write::replace;  ///< the way to write gradients of parameters and the loss
+  kernels::Matrix d_weight = {}, d_positions = {};
+  kernels::Vector d_gain = {}, d_bias = {};
+  // Attributes:
+  float eps = 0.0f, gain_base = 0.0f;
+  float scale = 1.0f;  ///< factor of an embedding, or of the loss
+  float cap = 0.0f;    ///< bound of logits
+  kernels::AttentionShape attention = {};
+  kernels::ConstMatrix angles = {};
+  int head_dim = 0;
+  kernels::Documents documents = {};
+  kernels::VocabularyPart vocabulary = {};
+  double *loss = nullptr, *misses = nullptr;
+
+  void forward() const;
+  void again() const;  ///< makes `written` again, from kept statistics
+  void backward_input() const;
+  void backward_weights() const;
+  // A product with the GELU behind it, and with the one before it:
+  void forward_with_gelu(Matrix activated) const;
+  void backward_input_through_gelu(ConstMatrix gelu_read, Matrix d_gelu_read) const;
+
+ private:
+  kernels::Factors factors() const {
+    return kind == model::OperatorKind::matmul_fp8 ? kernels::Factors::fp8
+                                                   : kernels::Factors::stored;
+  }
+};
+
+}  // namespace brume::engine

@@ -1,0 +1,61 @@
+/// @file Parameters of the blocks that a rank holds, by their ids.
+#pragma once
+
+#include <array>
+#include <map>
+#include <vector>
+
+#include "engine/engine.hpp"
+#include "operands.hpp"
+
+namespace brume::engine {
+
+/// A block's parameters within its flat buffers.
+struct BlockPieces {
+  model::Block block;
+  model::Layout layout;
+  std::vector<UpdateRule> rules;                    ///< a rule per parameter of the block
+  std::array<int, 2 * model::num_modules> indices;  ///< pieces by ParameterId; -1: none
+
+  const model::Parameter& parameter(const model::Piece& piece) const {
+    return block.parameters[std::size_t(piece.parameter)];
+  }
+  /// @return null if the block has no such parameter
+  const model::Piece* find(model::ParameterId id) const {
+    const int index = indices[std::size_t(2 * int(id.module) + id.bias)];
+    return index < 0 ? nullptr : &layout.pieces[std::size_t(index)];
+  }
+
+  // Views of a parameter in flat weights, or of its gradient in flat gradients; an empty one if
+  // there is none, or it is frozen.
+  template <class Storage>
+  kernels::ConstVectorOf<Storage> vector(const Storage* flat, model::ParameterId id) const {
+    const model::Piece* piece = find(id);
+    if (piece == nullptr) return {};
+    return {flat + piece->first, std::size_t(piece->elements)};
+  }
+  template <class Storage>
+  kernels::ConstMatrixOf<Storage> matrix(const Storage* flat, model::ParameterId id) const {
+    const model::Piece* piece = find(id);
+    if (piece == nullptr) return {};
+    const auto columns = std::size_t(piece->shape.back());
+    return {flat + piece->first, std::size_t(piece->elements) / columns, columns};
+  }
+  kernels::Vector vector_grads(float* flat, model::ParameterId id) const {
+    const model::Piece* piece = find(id);
+    if (piece == nullptr || parameter(*piece).frozen) return {};
+    return part(flat + piece->first, piece->elements);
+  }
+  kernels::Matrix matrix_grads(float* flat, model::ParameterId id) const {
+    const model::Piece* piece = find(id);
+    if (piece == nullptr || parameter(*piece).frozen) return {};
+    const int columns = int(piece->shape.back());
+    return rows(flat + piece->first, int(piece->elements) / columns, columns);
+  }
+};
+
+/// @return by block, those of the rank's stages, and the token table of a tied head
+std::map<int, BlockPieces> block_pieces(const plan::Plan& plan, const model::Config& model,
+                                        const plan::Place& place, const Optimizer& optimizer);
+
+}  // namespace brume::engine

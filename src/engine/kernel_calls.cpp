@@ -1,0 +1,109 @@
+#include "engine/kernel_calls.hpp"
+
+#include "base/error.hpp"
+#include "kernels/cross_entropy.hpp"
+#include "kernels/embedding.hpp"
+#include "kernels/gelu_erf.hpp"
+#include "kernels/layer_norm.hpp"
+#include "kernels/pointwise.hpp"
+#include "kernels/rms_norm.hpp"
+#include "kernels/rope.hpp"
+#include "kernels/swiglu.hpp"
+
+namespace brume::engine {
+
+using model::OperatorKind;
+
+template <class Storage>
+void KernelCall<Storage>::forward() const {
+  switch (kind) {
+    case OperatorKind::matmul:
+    case OperatorKind::matmul_fp8:
+      return kernels::affine_forward<Storage>(read, weight, bias, residual, written, factors());
+    case OperatorKind::attention:
+      return kernels::attention_forward<Storage>(attention, read, written, lse);
+    case OperatorKind::layer_norm:
+      return kernels::layer_norm_forward<Storage>(read, gain, bias, eps, written, mean, rstd);
+    case OperatorKind::rms_norm:
+      return kernels::rms_norm_forward<Storage>(read, gain, eps, written, rstd, gain_base,
+                                                residual);
+    case OperatorKind::rope:
+      return kernels::rope_forward<Storage>(angles, head_dim, written, documents);
+    case OperatorKind::gelu: return kernels::gelu_forward<Storage>(read, {}, written);
+    case OperatorKind::gelu_erf: return kernels::gelu_erf_forward<Storage>(read, {}, written);
+    case OperatorKind::swiglu: return kernels::swiglu_forward<Storage>(read, written);
+    case OperatorKind::geglu: return kernels::geglu_forward<Storage>(read, written);
+    case OperatorKind::embedding:
+      return kernels::embedding_forward<Storage>(tokens, weight, positions, written, vocabulary,
+                                                 scale, documents);
+    case OperatorKind::cross_entropy:
+      return kernels::cross_entropy<Storage>(written, tokens, scale, true, write, loss, cap,
+                                             misses);
+    case OperatorKind::pointwise:
+    case OperatorKind::update: break;
+  }
+  throw Error(Failure::bug, "operator kind {} has no call", model::name(kind));
+}
+
+template <class Storage>
+void KernelCall<Storage>::again() const {
+  if (kind == OperatorKind::layer_norm)
+    return kernels::layer_norm_apply<Storage>(read, gain, bias, mean, rstd, written);
+  if (kind == OperatorKind::rms_norm)
+    return kernels::rms_norm_apply<Storage>(read, gain, rstd, written, gain_base);
+  forward();
+}
+
+template <class Storage>
+void KernelCall<Storage>::backward_input() const {
+  switch (kind) {
+    case OperatorKind::matmul:
+    case OperatorKind::matmul_fp8:
+      return kernels::linear_backward_input<Storage>(d_written, weight, write_d_read, d_read,
+                                                     factors());
+    case OperatorKind::attention:
+      return kernels::attention_backward<Storage>(attention, read, written, lse, d_written, d_read);
+    case OperatorKind::layer_norm:
+      return kernels::layer_norm_backward<Storage>(d_written, read, gain, mean, rstd, d_residual,
+                                                   d_read, write, d_gain, d_bias);
+    case OperatorKind::rms_norm:
+      return kernels::rms_norm_backward<Storage>(d_written, read, gain, rstd, d_residual, d_read,
+                                                 write, d_gain, gain_base);
+    case OperatorKind::rope:
+      return kernels::rope_backward<Storage>(angles, head_dim, d_read, documents);
+    case OperatorKind::gelu: return kernels::gelu_backward<Storage>(read, {}, d_written, d_read);
+    case OperatorKind::gelu_erf:
+      return kernels::gelu_erf_backward<Storage>(read, {}, d_written, d_read);
+    case OperatorKind::swiglu: return kernels::swiglu_backward<Storage>(read, d_written, d_read);
+    case OperatorKind::geglu: return kernels::geglu_backward<Storage>(read, d_written, d_read);
+    case OperatorKind::embedding:
+      return kernels::embedding_backward<Storage>(tokens, d_written, d_weight, d_positions,
+                                                  vocabulary, scale, documents);
+    case OperatorKind::cross_entropy:
+    case OperatorKind::pointwise:
+    case OperatorKind::update: break;
+  }
+  throw Error(Failure::bug, "operator kind {} has no backward", model::name(kind));
+}
+
+template <class Storage>
+void KernelCall<Storage>::backward_weights() const {
+  kernels::affine_backward_parameters<Storage>(d_written, read, write, d_weight, d_bias, factors());
+}
+
+template <class Storage>
+void KernelCall<Storage>::forward_with_gelu(Matrix activated) const {
+  kernels::gelu_affine_forward<Storage>(read, weight, bias, written, activated, factors());
+}
+
+template <class Storage>
+void KernelCall<Storage>::backward_input_through_gelu(ConstMatrix gelu_read,
+                                                      Matrix d_gelu_read) const {
+  kernels::gelu_affine_backward<Storage>(d_written, weight, gelu_read, d_gelu_read, factors());
+}
+
+template struct KernelCall<float>;
+template struct KernelCall<kernels::bfloat16>;
+template struct KernelCall<kernels::float16>;
+
+}  // namespace brume::engine

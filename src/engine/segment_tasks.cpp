@@ -1,0 +1,423 @@
+#include "segment_tasks.hpp"
+
+#include <algorithm>
+
+#include "base/error.hpp"
+#include "device/device.hpp"
+#include "kernels/cross_entropy.hpp"
+#include "kernels/pointwise.hpp"
+#include "kernels/rope.hpp"
+
+namespace brume::engine {
+
+using kernels::Write;
+using model::Module;
+using model::Operator;
+using model::OperatorKind;
+using model::SegmentKind;
+using model::TensorId;
+using schedule::Operation;
+using schedule::Role;
+
+namespace {
+
+/// Columns [first, first + count) of a view; all of it if there are none, or it is empty.
+template <class View, class Columns>
+void cut(View& view, const Columns& columns) {
+  if (columns.count == 0 || view.data() == nullptr) return;
+  view =
+      View(view.data() + columns.first, view.extent(0), std::size_t(columns.count), view.stride(0));
+}
+
+bool makes_input(const Operands& o) { return o.task.operation != Operation::backward_weights; }
+bool makes_weights(const Operands& o) { return o.task.operation != Operation::backward_input; }
+
+}  // namespace
+
+// --- lists --------------------------------------------------------------------------------------
+
+template <class Storage>
+SegmentTasks<Storage>::SegmentTasks(const plan::Plan& plan, const model::Config& model,
+                                    const plan::Place& place,
+                                    const std::map<int, BlockPieces>& blocks)
+    : hidden_(model.hidden_size),
+      eps_(float(model.norm_eps)),
+      gain_base_(model.gain_base()),
+      embedding_scale_(model.embedding_scale()),
+      logits_cap_(float(model.logits_cap)),
+      rotary_dim_(model.rotary_dim()),
+      blocks_(blocks) {
+  const plan::Stage& stage = plan.stages[std::size_t(place.stage)];
+  tp_ = stage.tp;
+  tp_rank_ = place.at[model::Axis::tp];
+  const model::Cut rows = model::cut(model.vocab_size, tp_, tp_rank_);
+  vocabulary_ = {.first = int(rows.first), .vocab = model.vocab_size};
+  rows_of_table_ = int(rows.count);
+  describe_attention(stage, model);
+  for (const SegmentKind kind : model::segment_kinds(model))
+    describe(lists_[kind], model, kind, stage.microbatch);
+  if (!model.rotary()) return;
+  for (const auto& [kind, layers] : model::layer_counts(model)) {
+    const std::vector<float> table =
+        kernels::rope_table(model::rope_frequencies(model, kind), model.seq_len);
+    device::Memory& angles =
+        lists_.at(model::segment_kinds(model, model::BlockKind::layer, kind).front()).angles;
+    angles = device::Memory(std::int64_t(table.size() * sizeof(float)));
+    device::copy_now(angles.data(), table.data(), angles.bytes());
+  }
+}
+
+template <class Storage>
+void SegmentTasks<Storage>::describe_attention(const plan::Stage& stage,
+                                               const model::Config& model) {
+  const int heads = model.num_heads / stage.tp, keys = model.kv_heads();
+  const bool cut = keys % stage.tp == 0;  // else every tensor-parallel rank holds all key heads
+  attention_ = {.batch = stage.microbatch,
+                .seq_len = model.seq_len,
+                .heads = heads,
+                .head_dim = model.head_dim(),
+                .kv_heads = cut ? keys / stage.tp : keys,
+                .group = model.num_heads / keys,
+                .first_head = cut ? 0 : tp_rank_ * heads,
+                .scale = model.score_scale(),
+                .cap = float(model.attention_cap)};
+  const int q = attention_.heads * attention_.head_dim, k = attention_.keys() * attention_.head_dim;
+  columns_[std::size_t(Module::q)] = columns_[std::size_t(Module::q_norm)] = {0, q};
+  columns_[std::size_t(Module::k_norm)] = {q, k};
+  columns_[std::size_t(Module::kv)] = {q, 2 * k};
+}
+
+template <class Storage>
+void SegmentTasks<Storage>::describe(List& list, const model::Config& model, SegmentKind kind,
+                                     int microbatch) {
+  list.segment = model::segment(model, kind);
+  list.attention = attention_;
+  if (kind == SegmentKind::window) list.attention.window = model.window;
+  const auto value = [&](const model::Expr& expression) {
+    return std::int64_t(expression.evaluate({{"b", microbatch}, {"tp", tp_}}));
+  };
+  list.product_elements = value(list.segment.product_grads_elements);
+  for (const model::Tensor& tensor : list.segment.tensors)
+    list.tensors.push_back({.columns = int(value(tensor.columns)),
+                            .forward_offset = value(tensor.forward_offset),
+                            .backward_offset = value(tensor.backward_offset)});
+  for (std::size_t i = 0; i < list.segment.saved.size(); ++i)
+    list.tensors[std::size_t(list.segment.saved[i].tensor)].saved = int(i);
+  const std::vector<Operator>& operators = list.segment.operators;
+  for (int i = 0; i < int(operators.size()); ++i) {
+    const Operator& op = list.op(i);
+    list.for_output.push_back(
+        op.output_only || (op.again && std::ranges::all_of(operators, [&](const Operator& reader) {
+                             return reader.read != op.written || reader.output_only;
+                           })));
+    if (op.kind == OperatorKind::cross_entropy)
+      list.tensors[std::size_t(op.written)].columns = rows_of_table_;
+    if (op.kind != OperatorKind::gelu) continue;
+    list.gelu = i;
+    if (i > 0 && model::is_product(list.op(i - 1).kind)) list.product_before = i - 1;
+    const auto behind = std::ranges::find(operators, op.written, &Operator::read);
+    if (model::is_product(behind->kind)) list.product_behind = int(behind - operators.begin());
+  }
+}
+
+// --- memory -------------------------------------------------------------------------------------
+
+template <class Storage>
+auto SegmentTasks<Storage>::pass(const Operands& o, bool backward) const -> Pass {
+  const List& list = lists_.at(o.task.segment);
+  const bool embeds = o.task.segment == SegmentKind::embedding;
+  Pass p{.o = o,
+         .list = list,
+         .block = blocks_.at(o.block()),
+         .rows = embeds ? 0 : stream(o, Role::input).extent_int(0),
+         .backward = backward,
+         .scratch = o.optional<Storage>(Role::workspace),
+         .products = o.optional<Storage>(Role::products),
+         .gelu_in_product = false};
+  if (backward && p.products == nullptr) {
+    p.products = p.scratch;
+    p.scratch += list.product_elements;
+  }
+  // In a segment that is an MLP alone the norm's output is where the segment's will be, so that the
+  // workspace is free for GELU's: not where that takes its input's place.
+  p.gelu_in_product = !backward && list.product_before >= 0 && o.task.segment == SegmentKind::mlp &&
+                      o.task.find(Role::output) &&
+                      o.data<Storage>(Role::output) != o.data<Storage>(Role::input);
+  return p;
+}
+
+template <class Storage>
+bool SegmentTasks<Storage>::keeps(const Pass& p, TensorId id) const {
+  const int saved = p.list.tensors[std::size_t(id)].saved;
+  return saved >= 0 && p.o.task.find(Role::saved, saved) != nullptr;
+}
+
+/// Where a tensor is kept, or else in the scratch. An output that nobody reads is there, too.
+template <class Storage>
+auto SegmentTasks<Storage>::tensor(const Pass& p, TensorId id) const -> Matrix {
+  if (id == TensorId::input) return stream(p.o, Role::input);
+  if (id == TensorId::output)
+    return p.o.task.find(Role::output) ? stream(p.o, Role::output)
+                                       : rows(p.scratch, p.rows, hidden_);
+  const Tensor& tensor = p.list.tensors[std::size_t(id)];
+  if (keeps(p, id))
+    return rows(p.o.template data<Storage>(Role::saved, tensor.saved), p.rows, tensor.columns);
+  if (p.gelu_in_product && id == p.list.op(p.list.product_before).read)
+    return stream(p.o, Role::output);
+  return rows(p.scratch + (p.backward ? tensor.backward_offset : tensor.forward_offset), p.rows,
+              tensor.columns);
+}
+
+template <class Storage>
+auto SegmentTasks<Storage>::gradient(const Pass& p, TensorId id) const -> Matrix {
+  if (id == TensorId::output) return stream(p.o, Role::gradient);
+  if (id == TensorId::input)
+    return stream(p.o, p.o.task.find(Role::output) ? Role::output : Role::gradient);
+  const TensorId place = p.list.segment.tensor(id).gradient_of;
+  const Tensor& tensor = p.list.tensors[std::size_t(place)];
+  switch (p.list.segment.tensor(place).gradient) {
+    case model::Tensor::Gradient::in_place: return this->tensor(p, place);
+    case model::Tensor::Gradient::products:
+      return rows(p.products + tensor.backward_offset, p.rows, tensor.columns);
+    case model::Tensor::Gradient::scratch: break;
+  }
+  return rows(p.scratch + tensor.backward_offset, p.rows, tensor.columns);
+}
+
+template <class Storage>
+kernels::Vector SegmentTasks<Storage>::statistic(const Pass& p, TensorId id) const {
+  const int saved = p.list.tensors[std::size_t(id)].saved;
+  if (p.o.task.find(Role::saved, saved) == nullptr) return {};
+  return part(p.o.data(Role::saved, saved), p.o.elements(Role::saved, saved));
+}
+
+/// A head multiplies with its own table or with the tied one.
+template <class Storage>
+auto SegmentTasks<Storage>::weight(const Pass& p, Module module) const -> ConstMatrix {
+  if (const Storage* tied = p.o.template optional<Storage>(Role::weights, 1))
+    return {tied, std::size_t(rows_of_table_), std::size_t(hidden_)};
+  return p.block.matrix(p.o.template data<Storage>(Role::weights), {module});
+}
+template <class Storage>
+kernels::Matrix SegmentTasks<Storage>::weight_grads(const Pass& p, Module module) const {
+  if (float* tied = p.o.optional(Role::grads, 1)) return rows(tied, rows_of_table_, hidden_);
+  return p.block.matrix_grads(p.o.optional(Role::grads), {module});
+}
+
+/// Whether a product that reads the tensor, or one made from it again, trains its weights.
+template <class Storage>
+bool SegmentTasks<Storage>::trains_reader(const Pass& p, TensorId id) const {
+  return std::ranges::any_of(p.list.segment.operators, [&](const Operator& op) {
+    if (op.read != id || op.in_place()) return false;
+    if (!model::is_product(op.kind)) return op.again && trains_reader(p, op.written);
+    return std::ranges::any_of(
+        op.modules, [&](Module module) { return weight_grads(p, module).data() != nullptr; });
+  });
+}
+
+/// Tensor-parallel ranks' outputs are summed: one of them adds the stream and biases.
+template <class Storage>
+bool SegmentTasks<Storage>::carries_stream(const Pass& p) const {
+  return tp_rank_ == 0 && p.o.task.segment != SegmentKind::head;
+}
+
+// --- calls --------------------------------------------------------------------------------------
+
+/// The call of an operator without its parameters and gradients.
+template <class Storage>
+auto SegmentTasks<Storage>::call(const Pass& p, const Operator& op) const -> Call {
+  Call c{.kind = op.kind,
+         .write = p.o.write(),
+         .eps = eps_,
+         .gain_base = gain_base_,
+         .scale = embedding_scale_,
+         .attention = p.list.attention,
+         .head_dim = attention_.head_dim,
+         .documents = {p.o.template optional<std::int32_t>(Role::documents)},
+         .vocabulary = vocabulary_};
+  c.attention.documents = c.documents;
+  if (op.kind == OperatorKind::embedding)
+    c.tokens = tokens(p.o, Role::input);
+  else
+    c.read = tensor(p, op.read);
+  if (!p.backward || op.written != TensorId::output) c.written = tensor(p, op.written);
+  if (op.kind == OperatorKind::attention) c.lse = statistic(p, op.statistics.front());
+  if (model::is_norm(op.kind)) {
+    c.mean = part(statistic(p, op.statistics.front()).data(), p.rows);
+    c.rstd = statistic(p, op.statistics.back());
+  }
+  if (op.kind == OperatorKind::rope) {  // queries and keys
+    const Columns turned{0, (attention_.heads + attention_.keys()) * attention_.head_dim};
+    cut(c.written, turned);
+    c.angles = kernels::ConstMatrix(reinterpret_cast<const float*>(p.list.angles.data()),
+                                    std::size_t(attention_.seq_len), std::size_t(rotary_dim_));
+  }
+  return c;
+}
+
+/// Calls `each` with the parameters of every module, and with its columns of shared tensors.
+template <class Storage>
+template <class Each>
+void SegmentTasks<Storage>::for_modules(const Pass& p, const Operator& op, const Call& whole,
+                                        Each each) const {
+  const Storage* weights = p.o.template optional<Storage>(Role::weights);
+  float* const grads = p.o.optional(Role::grads);
+  if (op.kind == OperatorKind::embedding) {
+    Call c = whole;
+    const model::ParameterId token{Module::token}, position{Module::position};
+    if (weights != nullptr) c.weight = p.block.matrix(weights, token);
+    if (weights != nullptr && tp_rank_ == 0) c.positions = p.block.matrix(weights, position);
+    c.d_weight = p.block.matrix_grads(grads, token);
+    c.d_positions = p.block.matrix_grads(grads, position);
+    return each(c);
+  }
+  if (op.modules.empty()) return each(whole);
+  const auto reads_too = [&](const Operator& other) {
+    return other.read == op.read && !other.in_place() && !model::is_epilogue(other.kind);
+  };
+  Write write_d_read = &*std::ranges::find_if(p.list.segment.operators, reads_too) == &op
+                           ? Write::replace
+                           : Write::accumulate;
+  std::int64_t statistics = 0;
+  for (const Module module : op.modules) {
+    Call c = whole;
+    const Columns& columns = columns_[std::size_t(module)];
+    cut(c.written, columns);
+    cut(c.d_written, columns);
+    if (op.written != TensorId::output || tp_rank_ == 0)
+      c.bias = p.block.vector(weights, {module, true});
+    c.d_bias = p.block.vector_grads(grads, {module, true});
+    if (model::is_product(op.kind)) {
+      c.weight = weight(p, module);
+      c.d_weight = weight_grads(p, module);
+      c.write_d_read = std::exchange(write_d_read, Write::accumulate);
+      // A tied table's gradient was cleared: the embedding adds to it too.
+      if (p.o.task.find(Role::weights, 1)) c.write = Write::accumulate;
+    } else {
+      cut(c.read, columns);
+      cut(c.d_read, columns);
+      c.gain = p.block.vector(weights, {module});
+      c.d_gain = p.block.vector_grads(grads, {module});
+      const auto count = std::int64_t(c.read.size() / c.gain.size());
+      c.rstd = part(c.rstd.data() + std::exchange(statistics, statistics + count), count);
+    }
+    each(c);
+  }
+}
+
+template <class Storage>
+void SegmentTasks<Storage>::run_forward(const Pass& p, const Operator& op, const Call& whole,
+                                        bool again) const {
+  const bool of_heads = model::is_norm(op.kind) && op.modules.size() > 1;
+  if (of_heads)
+    kernels::copy<Storage>({whole.read.data(), whole.read.size()},
+                           {whole.written.data(), whole.written.size()});
+  for_modules(p, op, whole, [&](Call c) {
+    if (of_heads) c.read = c.written;
+    again && !of_heads ? c.again() : c.forward();
+  });
+}
+
+// --- tasks --------------------------------------------------------------------------------------
+
+/// A recompute whose output nobody reads makes what a backward needs.
+template <class Storage>
+void SegmentTasks<Storage>::forward(const Operands& o, const StepScalars& step) const {
+  const Pass p = pass(o, false);
+  const bool wanted = o.task.find(Role::output) != nullptr;
+  const bool adds = o.task.segment != SegmentKind::embedding && carries_stream(p);
+  ConstMatrix sum = adds ? ConstMatrix(stream(o, Role::input)) : ConstMatrix();
+  for (int i = 0; i < int(p.list.segment.operators.size()); ++i) {
+    const Operator& op = p.list.op(i);
+    if (model::is_epilogue(op.kind) || (!wanted && p.list.for_output[std::size_t(i)])) continue;
+    if (p.gelu_in_product && i == p.list.gelu) continue;
+    Call c = call(p, op);
+    if (op.kind == OperatorKind::cross_entropy) {
+      c.tokens = tokens(o, Role::targets);
+      c.scale = step.loss_scale;
+      c.cap = logits_cap_;
+      if (tp_ == 1) {
+        c.loss = o.data<double>(Role::loss);
+        c.misses = c.loss + 1;
+        c.forward();
+      } else {
+        const std::int64_t mine = std::int64_t{kernels::num_statistics} * p.rows;
+        float* const statistics = statistic(p, op.statistics.front()).data() + tp_rank_ * mine;
+        kernels::cross_entropy_part<Storage>(c.written, c.tokens, vocabulary_,
+                                             rows(statistics, p.rows, kernels::num_statistics),
+                                             c.cap);
+      }
+      continue;
+    }
+    if (p.gelu_in_product && i == p.list.product_before) {
+      const Matrix activated = tensor(p, p.list.op(p.list.gelu).written);
+      for_modules(p, op, c, [&](const Call& product) { product.forward_with_gelu(activated); });
+      continue;
+    }
+    if (op.written == TensorId::output && wanted) c.residual = sum;
+    run_forward(p, op, c, false);
+    if (op.written == TensorId::output) sum = c.written;
+  }
+}
+
+template <class Storage>
+void SegmentTasks<Storage>::loss(const Operands& o, const StepScalars& step) const {
+  const List& list = lists_.at(SegmentKind::head);
+  const Operator& op = list.segment.operators.back();
+  const kernels::ConstTokens targets = tokens(o, Role::targets);
+  const int count = targets.extent_int(0);
+  const auto saved = [&](TensorId id) { return list.tensors[std::size_t(id)].saved; };
+  kernels::cross_entropy_combine<Storage>(
+      rows(o.data<Storage>(Role::saved, saved(op.written)), count, rows_of_table_), targets,
+      vocabulary_,
+      rows(o.data(Role::saved, saved(op.statistics.front())), tp_, kernels::num_statistics * count),
+      tp_rank_, step.loss_scale, o.write(), o.data<double>(Role::loss), logits_cap_,
+      o.data<double>(Role::loss) + 1);
+}
+
+/// In two parts the first one leaves gradients of linear layers to the second, and what these need
+/// in a buffer of its own: each kernel reads the same numbers as in one. What comes past the
+/// branches is tensor-parallel rank 0's to pass on; after the first norm the gradient holds its
+/// part.
+template <class Storage>
+void SegmentTasks<Storage>::backward(const Operands& o) const {
+  const Pass p = pass(o, true);
+  ConstMatrix sum =
+      carries_stream(p) && makes_input(o) ? ConstMatrix(stream(o, Role::gradient)) : ConstMatrix();
+  for (const model::BackwardCall& step : p.list.segment.backward) {
+    if (!(step.for_weights ? makes_weights(o) : makes_input(o))) continue;
+    const Operator& op = p.list.op(step.op);
+    if (step.again && keeps(p, op.written)) continue;
+    if (step.again && step.for_weights && !trains_reader(p, op.written)) continue;
+    Call c = call(p, op);
+    if (step.again) {
+      run_forward(p, op, c, true);
+      continue;
+    }
+    c.d_written = gradient(p, op.written);
+    if (step.for_weights) {
+      for_modules(p, op, c, [](const Call& product) { product.backward_weights(); });
+      continue;
+    }
+    if (step.op == p.list.product_behind) continue;  // goes with GELU
+    if (op.kind != OperatorKind::embedding) c.d_read = gradient(p, op.read);
+    if (step.op == p.list.gelu && p.list.product_behind >= 0) {
+      const Operator& behind = p.list.op(p.list.product_behind);
+      Call product = call(p, behind);
+      product.d_written = gradient(p, behind.written);
+      for_modules(p, behind, product,
+                  [&](const Call& one) { one.backward_input_through_gelu(c.read, c.d_read); });
+      continue;
+    }
+    if (op.kind == OperatorKind::rope) cut(c.d_read, Columns{0, c.written.extent_int(1)});
+    if (op.read == TensorId::input) c.d_residual = sum;
+    for_modules(p, op, c, [](const Call& one) { one.backward_input(); });
+    if (op.read == TensorId::input) sum = c.d_read;
+  }
+}
+
+template class SegmentTasks<float>;
+template class SegmentTasks<kernels::bfloat16>;
+template class SegmentTasks<kernels::float16>;
+
+}  // namespace brume::engine

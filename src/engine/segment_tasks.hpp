@@ -1,0 +1,103 @@
+/// @file Tasks of segments: the operators of model::segment() as kernel calls.
+#pragma once
+
+#include <array>
+#include <map>
+#include <vector>
+
+#include "block_pieces.hpp"
+#include "engine/kernel_calls.hpp"
+#include "operands.hpp"
+
+namespace brume::engine {
+
+/// Runs a segment's operators, forward and backward, on the operands of a task. Weights and
+/// activations are `Storage`, gradients of parameters and statistics fp32.
+template <class Storage>
+class SegmentTasks {
+ public:
+  /// @param blocks  outlive this object
+  SegmentTasks(const plan::Plan& plan, const model::Config& model, const plan::Place& place,
+               const std::map<int, BlockPieces>& blocks);
+
+  void forward(const Operands& o, const StepScalars& step) const;
+  /// Computes the second half of a head's forward whose logits are in parts.
+  void loss(const Operands& o, const StepScalars& step) const;
+  void backward(const Operands& o) const;
+
+ private:
+  using Matrix = kernels::MatrixOf<Storage>;
+  using ConstMatrix = kernels::ConstMatrixOf<Storage>;
+  using Call = KernelCall<Storage>;
+
+  /// Columns of a module in the tensors that it shares with others.
+  struct Columns {
+    int first = 0, count = 0;  ///< 0: all
+  };
+  struct Tensor {
+    int saved = -1;  ///< index among the operands of Role::saved
+    int columns = 1;
+    std::int64_t forward_offset = 0, backward_offset = 0;
+  };
+  /// A segment's list with all that a task asks of it.
+  struct List {
+    model::Segment segment;
+    std::vector<Tensor> tensors;
+    std::int64_t product_elements = 0;
+    std::vector<bool> for_output;  ///< operators not needed if nobody reads the output
+    // GELU, and the products next to it that kernels may take with it; -1: none.
+    int product_before = -1, gelu = -1, product_behind = -1;
+    kernels::AttentionShape attention = {};
+    device::Memory angles;  ///< table of kernels::rope_forward
+
+    const model::Operator& op(int index) const { return segment.operators[std::size_t(index)]; }
+  };
+  /// Memory of one task.
+  struct Pass {
+    const Operands& o;
+    const List& list;
+    const BlockPieces& block;
+    int rows;
+    bool backward;
+    Storage *scratch, *products;
+    bool gelu_in_product;
+  };
+
+  void describe_attention(const plan::Stage& stage, const model::Config& model);
+  void describe(List& list, const model::Config& model, model::SegmentKind kind, int microbatch);
+  Pass pass(const Operands& o, bool backward) const;
+
+  Matrix stream(const Operands& o, schedule::Role role) const {
+    const auto row_bytes = std::int64_t(std::size_t(hidden_) * sizeof(Storage));
+    return rows(o.data<Storage>(role), int(o.task.at(role).bytes / row_bytes), hidden_);
+  }
+  kernels::ConstTokens tokens(const Operands& o, schedule::Role role) const {
+    return {o.data<std::int32_t>(role), std::size_t(o.elements(role))};
+  }
+  bool keeps(const Pass& p, model::TensorId id) const;
+  Matrix tensor(const Pass& p, model::TensorId id) const;
+  Matrix gradient(const Pass& p, model::TensorId id) const;
+  kernels::Vector statistic(const Pass& p, model::TensorId id) const;
+  ConstMatrix weight(const Pass& p, model::Module module) const;
+  kernels::Matrix weight_grads(const Pass& p, model::Module module) const;
+  bool trains_reader(const Pass& p, model::TensorId id) const;
+
+  Call call(const Pass& p, const model::Operator& op) const;
+  template <class Each>
+  void for_modules(const Pass& p, const model::Operator& op, const Call& whole, Each each) const;
+  bool carries_stream(const Pass& p) const;
+  void run_forward(const Pass& p, const model::Operator& op, const Call& whole, bool again) const;
+
+  int tp_, tp_rank_;
+  int hidden_;
+  int rows_of_table_;  ///< tokens of the vocabulary that this rank has
+  kernels::VocabularyPart vocabulary_;
+  float eps_, gain_base_, embedding_scale_, logits_cap_;
+  int head_dim_, rotary_dim_, seq_len_;
+  kernels::AttentionShape attention_;
+  std::array<Columns, model::num_modules> columns_;
+  std::map<model::SegmentKind, List> lists_;
+  const std::map<int, BlockPieces>& blocks_;
+};
+
+}  // namespace brume::engine
