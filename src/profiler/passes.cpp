@@ -4,19 +4,11 @@
 #include <type_traits>
 #include <vector>
 
-#include "base/error.hpp"
 #include "base/text.hpp"
-#include "kernels/attention.hpp"
-#include "kernels/cross_entropy.hpp"
-#include "kernels/embedding.hpp"
-#include "kernels/gelu_erf.hpp"
-#include "kernels/layer_norm.hpp"
-#include "kernels/matmul.hpp"
+#include "engine/kernel_calls.hpp"
 #include "kernels/optimizers.hpp"
 #include "kernels/pointwise.hpp"
-#include "kernels/rms_norm.hpp"
 #include "kernels/rope.hpp"
-#include "kernels/swiglu.hpp"
 #include "model/storage.hpp"
 
 namespace brume::profiler {
@@ -69,20 +61,6 @@ class Maker {
   Operands& operands_;
 };
 
-/// Backward is both gradients; weights' gradients add up over microbatches.
-template <class Storage>
-Passes matmul(Maker<Storage> make, std::int64_t m, std::int64_t n, std::int64_t k,
-              kernels::Factors factors) {
-  const auto x = make.matrix(m, k), w = make.matrix(n, k), y = make.matrix(m, n);
-  const auto dx = make.matrix(m, k);
-  const auto dw = make.wide_matrix(n, k);
-  return {[=] { kernels::linear_forward<Storage>(x, w, Write::replace, y, factors); },
-          [=] {
-            kernels::linear_backward_input<Storage>(y, w, Write::replace, dx, factors);
-            kernels::linear_backward_weight<Storage>(y, x, Write::accumulate, dw, factors);
-          }};
-}
-
 /// The model's key heads, as many as this rank's query heads share.
 kernels::AttentionShape attention_shape(const std::vector<std::int64_t>& dims,
                                         const model::Config& model) {
@@ -95,98 +73,69 @@ kernels::AttentionShape attention_shape(const std::vector<std::int64_t>& dims,
           .group = group};
 }
 
+/// An operator's call with new operands; gradients of parameters add up over microbatches.
 template <class Storage>
-Passes attention(Maker<Storage> make, const kernels::AttentionShape& shape) {
-  const std::int64_t rows = std::int64_t(shape.batch) * shape.seq_len;
-  const std::int64_t columns = std::int64_t(shape.heads) * shape.head_dim;
-  const auto qkv = make.matrix(rows, shape.width()), o = make.matrix(rows, columns);
-  const auto d_o = make.matrix(rows, columns), dqkv = make.matrix(rows, shape.width());
-  const Vector lse = make.wide_vector(rows * shape.heads);
-  return {[=] { kernels::attention_forward<Storage>(shape, qkv, o, lse); },
-          [=] { kernels::attention_backward<Storage>(shape, qkv, o, lse, d_o, dqkv); }};
+engine::KernelCall<Storage> call_of(Maker<Storage> make, const Item& item,
+                                    const model::Config& model) {
+  const std::vector<std::int64_t>& d = item.dims;
+  engine::KernelCall<Storage> c{
+      .kind = item.kind, .write = Write::accumulate, .eps = float(model.norm_eps)};
+  const auto activation = [&](std::int64_t rows, std::int64_t read, std::int64_t written) {
+    c.read = make.matrix(rows, read), c.written = make.matrix(rows, written);
+    c.d_written = make.matrix(rows, written), c.d_read = make.matrix(rows, read);
+  };
+  switch (item.kind) {
+    case OperatorKind::matmul:
+    case OperatorKind::matmul_fp8:
+      c.read = make.matrix(d[0], d[2]), c.weight = make.matrix(d[1], d[2]);
+      c.written = c.d_written = make.matrix(d[0], d[1]), c.d_read = make.matrix(d[0], d[2]);
+      c.d_weight = make.wide_matrix(d[1], d[2]);
+      break;
+    case OperatorKind::attention:
+      c.attention = attention_shape(d, model);
+      activation(d[0] * d[1], c.attention.width(), d[2] * d[3]);
+      c.lse = make.wide_vector(d[0] * d[1] * d[2]);
+      break;
+    case OperatorKind::layer_norm:
+    case OperatorKind::rms_norm:
+      c.read = make.matrix(d[0], d[1]), c.written = c.d_written = make.matrix(d[0], d[1]);
+      c.d_residual = c.d_read = make.matrix(d[0], d[1]);
+      c.gain = make.vector(d[1]), c.rstd = make.wide_vector(d[0]), c.d_gain = make.zeros(d[1]);
+      if (item.kind == OperatorKind::rms_norm) break;
+      c.bias = make.vector(d[1]), c.mean = make.wide_vector(d[0]), c.d_bias = make.zeros(d[1]);
+      break;
+    case OperatorKind::rope:
+      c.head_dim = model.head_dim();
+      c.angles = make.wide_copy(kernels::rope_table(model::rope_frequencies(model), model.seq_len),
+                                model.seq_len, model.rotary_dim());
+      c.written = c.d_read = make.matrix(d[0], d[1] * c.head_dim);
+      break;
+    case OperatorKind::swiglu:
+    case OperatorKind::geglu: activation(d[0], 2 * d[1], d[1]); break;
+    case OperatorKind::embedding:
+      c.tokens = make.tokens(d[0], d[2]);
+      c.weight = make.matrix(d[2], d[1]), c.d_weight = make.wide_matrix(d[2], d[1]);
+      c.written = c.d_written = make.matrix(d[0], d[1]);
+      if (model.rotary()) break;
+      c.positions = make.matrix(model.seq_len, d[1]);
+      c.d_positions = make.wide_matrix(model.seq_len, d[1]);
+      break;
+    case OperatorKind::cross_entropy:
+      c.written = make.matrix(d[0], d[1]), c.tokens = make.tokens(d[0], d[1]);
+      c.scale = 1.0f / float(d[0]), c.write = Write::replace, c.loss = make.sum();
+      break;
+    default:  // [N, C] to [N, C]; GELU's backward is timed with that of a bias
+      activation(d[0], d[1], d[1]);
+      c.d_bias = make.zeros(d[1]);
+  }
+  return c;
 }
 
-/// Backward makes the normed input again, as a segment's backward does.
-template <class Storage>
-Passes layer_norm(Maker<Storage> make, std::int64_t rows, std::int64_t columns, float eps) {
-  const auto x = make.matrix(rows, columns), y = make.matrix(rows, columns);
-  const auto dx = make.matrix(rows, columns);
-  const auto gain = make.vector(columns), bias = make.vector(columns);
-  const Vector mean = make.wide_vector(rows), rstd = make.wide_vector(rows);
-  const Vector dgain = make.zeros(columns), dbias = make.zeros(columns);
-  return {[=] { kernels::layer_norm_forward<Storage>(x, gain, bias, eps, y, mean, rstd); },
-          [=] {
-            kernels::layer_norm_apply<Storage>(x, gain, bias, mean, rstd, y);
-            kernels::layer_norm_backward<Storage>(y, x, gain, mean, rstd, dx, dx, Write::accumulate,
-                                                  dgain, dbias);
-          }};
-}
-
-template <class Storage>
-Passes rms_norm(Maker<Storage> make, std::int64_t rows, std::int64_t columns, float eps) {
-  const auto x = make.matrix(rows, columns), y = make.matrix(rows, columns);
-  const auto dx = make.matrix(rows, columns);
-  const auto gain = make.vector(columns);
-  const Vector rstd = make.wide_vector(rows), dgain = make.zeros(columns);
-  return {[=] { kernels::rms_norm_forward<Storage>(x, gain, eps, y, rstd); },
-          [=] {
-            kernels::rms_norm_apply<Storage>(x, gain, rstd, y);
-            kernels::rms_norm_backward<Storage>(y, x, gain, rstd, dx, dx, Write::accumulate, dgain);
-          }};
-}
-
-template <class Storage>
-Passes rope(Maker<Storage> make, std::int64_t rows, std::int64_t heads,
-            const model::Config& model) {
-  const std::vector<float> angles =
-      kernels::rope_table(model::rope_frequencies(model), model.seq_len);
-  const int head_dim = model.head_dim();
-  const auto table = make.wide_copy(angles, model.seq_len, model.rotary_dim());
-  const auto x = make.matrix(rows, heads * head_dim);
-  return {[=] { kernels::rope_forward<Storage>(table, head_dim, x); },
-          [=] { kernels::rope_backward<Storage>(table, head_dim, x); }};
-}
-
-/// Backward makes the output again, as a segment's backward does; here and in gelu.
-template <class Storage>
-Passes gated(Maker<Storage> make, std::int64_t rows, std::int64_t columns, bool gelu) {
-  const auto forward = gelu ? kernels::geglu_forward<Storage> : kernels::swiglu_forward<Storage>;
-  const auto backward = gelu ? kernels::geglu_backward<Storage> : kernels::swiglu_backward<Storage>;
-  const auto u = make.matrix(rows, 2 * columns), a = make.matrix(rows, columns);
-  const auto da = make.matrix(rows, columns), du = make.matrix(rows, 2 * columns);
-  return {[=] { forward(u, a); },
-          [=] {
-            forward(u, a);
-            backward(u, da, du);
-          }};
-}
-
-/// What is left of a bias or a residual where products take them: next to nothing.
+/// The rest of a bias or a residual where products take them: next to nothing.
 template <class Storage>
 Work with_product(Maker<Storage>& make) {
   const Vector one = make.zeros(1);
   return [=] { kernels::fill(0.0f, one); };
-}
-
-/// Backward makes gelu's bias's gradient too: no other operator counts it. Of what products do
-/// beside themselves nothing is left.
-template <class Storage>
-Passes gelu(Maker<Storage> make, std::int64_t rows, std::int64_t columns, bool exact) {
-  const auto forward = exact ? kernels::gelu_erf_forward<Storage> : kernels::gelu_forward<Storage>;
-  const auto backward =
-      exact ? kernels::gelu_erf_backward<Storage> : kernels::gelu_backward<Storage>;
-  const auto u = make.matrix(rows, columns), a = make.matrix(rows, columns);
-  const auto da = make.matrix(rows, columns), du = make.matrix(rows, columns);
-  const Vector db = make.zeros(columns);
-  if (kernels::products_have_epilogues() && !exact)
-    return {with_product(make), [=] { forward(u, {}, a); }};
-  return {[=] { forward(u, {}, a); },
-          [=] {
-            forward(u, {}, a);
-            backward(u, {}, da, du);
-            if (!kernels::products_have_epilogues())
-              kernels::bias_backward<Storage>(du, Write::accumulate, db);
-          }};
 }
 
 template <class Storage>
@@ -197,35 +146,6 @@ Passes pointwise(Maker<Storage> make, std::int64_t rows, std::int64_t columns) {
   const Vector db = make.zeros(columns);
   return {[=] { kernels::add_bias<Storage>(x, bias, y); },
           [=] { kernels::bias_backward<Storage>(y, Write::accumulate, db); }};
-}
-
-template <class Storage>
-Passes embedding(Maker<Storage> make, std::int64_t rows, std::int64_t columns, std::int64_t vocab,
-                 const model::Config& model) {
-  const ConstTokens tokens = make.tokens(rows, vocab);
-  const auto table = make.matrix(vocab, columns);
-  const auto d_table = make.wide_matrix(vocab, columns);
-  const auto x = make.matrix(rows, columns);
-  kernels::MatrixOf<Storage> positions;
-  kernels::Matrix d_positions;
-  if (!model.rotary()) {
-    positions = make.matrix(model.seq_len, columns);
-    d_positions = make.wide_matrix(model.seq_len, columns);
-  }
-  return {[=] { kernels::embedding_forward<Storage>(tokens, table, positions, x); },
-          [=] { kernels::embedding_backward<Storage>(tokens, x, d_table, d_positions); }};
-}
-
-template <class Storage>
-Passes cross_entropy(Maker<Storage> make, std::int64_t rows, std::int64_t vocab) {
-  const auto logits = make.matrix(rows, vocab);
-  const ConstTokens targets = make.tokens(rows, vocab);
-  double* const loss = make.sum();
-  return {[=] {
-            kernels::cross_entropy<Storage>(logits, targets, 1.0f / float(rows), true,
-                                            Write::replace, loss);
-          },
-          {}};
 }
 
 template <class Storage>
@@ -248,27 +168,29 @@ Work update(Maker<Storage> make, std::int64_t elements, const model::Config& mod
   return [=, kernel = on_host ? kernels.on_host : kernels.here] { kernel(step, squares, all); };
 }
 
+/// Calls an operator's kernels as a segment does: a backward makes cheap outputs again. GELU's
+/// backward makes the gradient of a bias, too, because no other operator counts it; products take
+/// its tanh form as an epilogue if they can.
 template <class Storage>
 Passes passes_of(const Item& item, const model::Config& model, Operands& operands) {
-  const Maker<Storage> make(operands);
-  const std::vector<std::int64_t>& d = item.dims;
-  switch (item.kind) {
-    case OperatorKind::matmul: return matmul(make, d[0], d[1], d[2], kernels::Factors::stored);
-    case OperatorKind::matmul_fp8: return matmul(make, d[0], d[1], d[2], kernels::Factors::fp8);
-    case OperatorKind::attention: return attention(make, attention_shape(d, model));
-    case OperatorKind::layer_norm: return layer_norm(make, d[0], d[1], float(model.norm_eps));
-    case OperatorKind::rms_norm: return rms_norm(make, d[0], d[1], float(model.norm_eps));
-    case OperatorKind::rope: return rope(make, d[0], d[1], model);
-    case OperatorKind::gelu:
-    case OperatorKind::gelu_erf: return gelu(make, d[0], d[1], item.kind == OperatorKind::gelu_erf);
-    case OperatorKind::swiglu:
-    case OperatorKind::geglu: return gated(make, d[0], d[1], item.kind == OperatorKind::geglu);
-    case OperatorKind::pointwise: return pointwise(make, item.tokens, d[0] / item.tokens);
-    case OperatorKind::embedding: return embedding(make, d[0], d[1], d[2], model);
-    case OperatorKind::cross_entropy: return cross_entropy(make, d[0], d[1]);
-    case OperatorKind::update: return {update(make, d[0], model, false), {}};
-  }
-  throw Error(Failure::bug, "operator kind {} cannot be measured", int(item.kind));
+  Maker<Storage> make(operands);
+  if (item.kind == OperatorKind::update) return {update(make, item.dims[0], model, false), {}};
+  if (item.kind == OperatorKind::pointwise)
+    return pointwise(make, item.tokens, item.dims[0] / item.tokens);
+  const engine::KernelCall<Storage> call = call_of(make, item, model);
+  const Work forward = [=] { call.forward(); };
+  if (item.kind == OperatorKind::cross_entropy) return {forward, {}};
+  const bool epilogues = kernels::products_have_epilogues();
+  if (item.kind == OperatorKind::gelu && epilogues) return {with_product(make), forward};
+  const bool cheap = model::rule(item.kind).cheap, product = model::is_product(item.kind);
+  const bool adds_bias =
+      !epilogues && (item.kind == OperatorKind::gelu || item.kind == OperatorKind::gelu_erf);
+  return {forward, [=] {
+            if (cheap) call.again();
+            call.backward_input();
+            if (product) call.backward_weights();
+            if (adds_bias) kernels::bias_backward<Storage>(call.d_read, call.write, call.d_bias);
+          }};
 }
 
 }  // namespace
