@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.hpp"
 #include "model/model.hpp"
 #include "random_plan.hpp"
 
@@ -64,6 +65,44 @@ TEST(Layer, BackwardBehindPostNormsAndNormsOfHeads) {
   EXPECT_EQ(text(segment(gemma3, SegmentKind::attention)),
             "post_norm1.I out.W out.I qk norm.A rope.A attention.I rope.I qk norm.I "
             "norm1.A qkv.W qkv.I norm1.I");
+}
+
+/// The list of a norm, a product, two other kernels and a product, on tensors [2, 3].
+Segment chain(OperatorKind first, OperatorKind second) {
+  Segment segment{.kind = SegmentKind::mlp, .activation_bytes = 4};
+  for (const char* name : {"input", "output", "normed", "wide", "a", "b"})
+    segment.tensors.push_back({name, 2.0, 3.0, 4});
+  const auto add = [&](const char* name, OperatorKind kind, int read, int written) {
+    segment.operators.push_back({.name = name,
+                                 .kind = kind,
+                                 .read = TensorId(read),
+                                 .written = TensorId(written),
+                                 .dims = {},
+                                 .forward_flops = 0.0,
+                                 .backward_flops = 0.0,
+                                 .forward_bytes = 0.0,
+                                 .backward_bytes = 0.0});
+  };
+  add("norm", OperatorKind::rms_norm, 0, 2);
+  add("in", OperatorKind::matmul, 2, 3);
+  add("first", first, 3, 4);
+  add("second", second, 4, 5);
+  add("out", OperatorKind::matmul, 5, 1);
+  return segment;
+}
+
+// The product's factor is kept, and not made again, if the kernel before it is not cheap.
+TEST(Layer, OnlyCheapOutputsAreMadeAgain) {
+  Segment s = chain(OperatorKind::gelu, OperatorKind::attention);
+  EXPECT_THROW(derive(s), Error) << "attention reads a cheap tensor while it makes its gradient";
+  s = chain(OperatorKind::rope, OperatorKind::gelu);
+  derive(s);
+  EXPECT_EQ(text(s), "second.A out.W out.I second.I first.I norm.A in.W in.I norm.I");
+  ASSERT_EQ(s.saved.size(), 3u);
+  EXPECT_EQ(s.saved[0].name, "a");
+  EXPECT_TRUE(s.saved[0].for_weights) << "the weights part makes b again from it";
+  EXPECT_EQ(s.saved[1].name, "normed");
+  EXPECT_EQ(s.saved[2].name, "b");
 }
 
 // Each gradient is whole before it is read, and scratch that is in use is never written.

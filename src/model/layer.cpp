@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <optional>
 
+#include "base/error.hpp"
+
 namespace brume::model {
 namespace {
 
@@ -96,6 +98,7 @@ bool Derivation::is_cheap(TensorId id) const {
   return !is_end(id) && maker != s_.operators.end() && rule(maker->kind).cheap;
 }
 
+/// Tensors to keep for an operator's backward, or for making its output again.
 std::vector<TensorId> Derivation::needed_by(const Operator& op) const {
   std::vector<TensorId> ids;
   for (const Need what : rule(op.kind).needed) {
@@ -103,6 +106,9 @@ std::vector<TensorId> Derivation::needed_by(const Operator& op) const {
     if (what == Need::read && !is_end(op.read)) ids.push_back(op.read);
     if (what == Need::written) ids.push_back(op.written);
   }
+  if (rule(op.kind).cheap && !rule(op.kind).needs(Need::read) && !is_end(op.read) &&
+      !is_cheap(op.read))
+    ids.push_back(op.read);
   return ids;
 }
 
@@ -145,9 +151,11 @@ void Derivation::mark_for_weights(TensorId id) {
   const auto saved = std::ranges::find(s_.saved, id, &Saved::tensor);
   if (saved != s_.saved.end()) saved->for_weights = true;
   if (!is_cheap(id)) return;
-  for (const Operator& op : s_.operators)
-    if (op.written == id)
-      for (const TensorId needed : needed_by(op)) mark_for_weights(needed);
+  for (const Operator& op : s_.operators) {
+    if (op.written != id || op.in_place()) continue;
+    for (const TensorId needed : needed_by(op)) mark_for_weights(needed);
+    mark_for_weights(op.read);
+  }
 }
 
 /// Operators that read a tensor and write another, in forward order.
@@ -173,6 +181,8 @@ void Derivation::make_gradient(TensorId id) {
   const std::vector<int> all = readers(id);
   if (id == TensorId::input) {
     for (const int reader : all) {
+      require(!is_product(op(reader).kind), Failure::bug, "'{}' reads the stream without a norm",
+              op(reader).name);
       make_gradient(op(reader).written);
       s_.backward.push_back({reader, false, false});
     }
@@ -183,7 +193,10 @@ void Derivation::make_gradient(TensorId id) {
     const auto needs = [&](int reader) {
       return is_product(op(reader).kind) == products && rule(op(reader).kind).needs(Need::read);
     };
-    if (is_cheap(id) && std::ranges::any_of(all, needs)) make_again(id, products);
+    if (!is_cheap(id) || std::ranges::none_of(all, needs)) return;
+    require(products || s_.tensor(id).gradient_of != id, Failure::bug,
+            "'{}' and its gradient need two places", s_.tensor(id).name);
+    make_again(id, products);
   };
   make_again_for(true);
   for (const int reader : all)
