@@ -74,17 +74,18 @@ const Schema<GroupKeys>& group_schema() {
 }
 
 const Schema<LinkKeys>& link_schema() {
-  static const auto schema =
-      Schema<LinkKeys>()
-          .key("between", &LinkKeys::between, {.help = "names of two groups", .required = true})
-          .key("gib_per_s", &LinkKeys::gib_per_s,
-               {.unit = "GiB/s",
-                .help = "bandwidth of a message between two devices",
-                .required = true,
-                .min = 1e-6,
-                .max = 1e6})
-          .key("latency_s", &LinkKeys::latency_s,
-               {.unit = "s", .help = "latency of a message", .min = 0, .max = 60});
+  static const auto schema = [] {
+    return Schema<LinkKeys>()
+        .key("between", &LinkKeys::between, {.help = "names of two groups", .required = true})
+        .key("gib_per_s", &LinkKeys::gib_per_s,
+             {.unit = "GiB/s",
+              .help = "bandwidth of a message between two devices",
+              .required = true,
+              .min = 1e-6,
+              .max = 1e6})
+        .key("latency_s", &LinkKeys::latency_s,
+             {.unit = "s", .help = "latency of a message", .min = 0, .max = 60});
+  }();
   return schema;
 }
 

@@ -17,28 +17,29 @@ namespace brume::deck {
 namespace {
 
 const Schema<RopeScalingKeys>& rope_scaling_schema() {
-  static const auto schema =
-      Schema<RopeScalingKeys>()
-          .key("kind", &RopeScalingKeys::kind,
-               {.help = "scaling of rotary frequencies: linear (all), llama3 (low ones); Hugging "
-                        "Face: rope_scaling.rope_type",
-                .choices = {"none", "linear", "llama3"}})
-          .key("factor", &RopeScalingKeys::factor,
-               {.help = "divisor of the frequencies", .min = 1, .max = 1e6})
-          .key("low_freq_factor", &RopeScalingKeys::low_freq_factor,
-               {.help = "llama3: frequencies with fewer turns than this are fully divided",
-                .min = 1e-3,
-                .max = 1e6})
-          .key("high_freq_factor", &RopeScalingKeys::high_freq_factor,
-               {.help = "llama3: frequencies with more turns than this are unchanged",
-                .min = 1e-3,
-                .max = 1e6})
-          .key("original_seq_len", &RopeScalingKeys::original_seq_len,
-               {.unit = "tokens",
-                .help = "llama3: length in which turns are counted; Hugging Face: "
-                        "original_max_position_embeddings",
-                .min = 1,
-                .max = 1 << 24});
+  static const auto schema = [] {
+    return Schema<RopeScalingKeys>()
+        .key("kind", &RopeScalingKeys::kind,
+             {.help = "scaling of rotary frequencies: linear (all), llama3 (low ones); Hugging "
+                      "Face: rope_scaling.rope_type",
+              .choices = {"none", "linear", "llama3"}})
+        .key("factor", &RopeScalingKeys::factor,
+             {.help = "divisor of the frequencies", .min = 1, .max = 1e6})
+        .key("low_freq_factor", &RopeScalingKeys::low_freq_factor,
+             {.help = "llama3: frequencies with fewer turns than this are fully divided",
+              .min = 1e-3,
+              .max = 1e6})
+        .key("high_freq_factor", &RopeScalingKeys::high_freq_factor,
+             {.help = "llama3: frequencies with more turns than this are unchanged",
+              .min = 1e-3,
+              .max = 1e6})
+        .key("original_seq_len", &RopeScalingKeys::original_seq_len,
+             {.unit = "tokens",
+              .help = "llama3: length in which turns are counted; Hugging Face: "
+                      "original_max_position_embeddings",
+              .min = 1,
+              .max = 1 << 24});
+  }();
   return schema;
 }
 
@@ -52,319 +53,319 @@ std::vector<std::string> family_names() {
 
 const Schema<ModelKeys>& model_schema() {
   using families::Family;
-  static const auto schema =
-      Schema<ModelKeys>()
-          .key("config", &ModelKeys::config,
-               {.help = "config.json of a Hugging Face model, relative to the deck; keys in the "
-                        "deck win over it"})
-          .key("weights", &ModelKeys::weights,
-               {.help = "initial weights: directory of a Hugging Face model (its config.json also "
-                        "gives the sizes), a run, or a checkpoint; empty: random",
-                .if_given = true})
-          .key("family", &ModelKeys::family,
-               {.help = "kind of transformer; Hugging Face: model_type", .choices = family_names()})
-          .key("num_layers", &ModelKeys::num_layers,
-               {.help = "transformer layers; Hugging Face: num_hidden_layers",
-                .min = 0,
-                .max = 10000,
-                .aliases = {"num_hidden_layers"}})
-          .key("hidden_size", &ModelKeys::hidden_size,
-               {.help = "width of the residual stream", .min = 0, .max = 1 << 20})
-          .key("num_heads", &ModelKeys::num_heads,
-               {.help = "query heads, which divide hidden_size unless head_dim is set; Hugging "
-                        "Face: num_attention_heads",
-                .min = 0,
-                .max = 1 << 16,
-                .aliases = {"num_attention_heads"}})
-          .key("num_kv_heads", &ModelKeys::num_kv_heads,
-               {.help = "key and value heads; 0: num_heads; Hugging Face: num_key_value_heads",
-                .min = 0,
-                .max = 1 << 16,
-                .aliases = {"num_key_value_heads"}})
-          .key("head_dim", &ModelKeys::head_dim,
-               {.help = "features per head; 0: hidden_size / num_heads", .min = 0, .max = 1 << 16})
-          .key("ffn_size", &ModelKeys::ffn_size,
-               {.help = "inner width of the MLP; 0: 4 hidden_size; Hugging Face: intermediate_size",
-                .min = 0,
-                .max = 1 << 22,
-                .aliases = {"intermediate_size"}})
-          .key("seq_len", &ModelKeys::seq_len,
-               {.unit = "tokens",
-                .help = "length of a sequence; Megatron-LM: --seq-length",
-                .min = 0,
-                .max = 1 << 24})
-          .key("vocab_size", &ModelKeys::vocab_size,
-               {.help = "number of token ids", .min = 0, .max = 1 << 24})
-          .key("tied_head", &ModelKeys::tied_head,
-               {.help = "output head shares the token embedding; Hugging Face: tie_word_embeddings",
-                .aliases = {"tie_word_embeddings"}})
-          .key("qkv_bias", &ModelKeys::qkv_bias,
-               {.help = fmt::format("bias in the query, key and value projections; default: true "
-                                    "for {}, otherwise false; Hugging Face: attention_bias",
-                                    families::names(&Family::biased))})
-          .key("linear_bias", &ModelKeys::linear_bias,
-               {.help = fmt::format("bias in the other linear layers; default: true for {}, "
-                                    "otherwise false; Hugging Face: mlp_bias",
-                                    families::names(&Family::biased))})
-          .key("layer_norms", &ModelKeys::layer_norms,
-               {.help = fmt::format(
-                    "norms per layer, 1 or 2; 0: 1 for {}, otherwise 2",
-                    families::names([](const Family& one) { return one.layer_norms == 1; })),
-                .min = 0,
-                .max = 2})
-          .key("qk_norm", &ModelKeys::qk_norm,
-               {.help = fmt::format("norms of queries and keys per head; {} only",
-                                    families::names(&Family::qk_norms))})
-          .key("parallel_residual", &ModelKeys::parallel_residual,
-               {.help = fmt::format("{}: attention and MLP read the same input; Hugging Face: "
-                                    "use_parallel_residual",
-                                    families::names([](const Family& one) {
-                                      return one.parallel == families::ParallelBlock::by_choice;
-                                    }))})
-          .key("norm_eps", &ModelKeys::norm_eps,
-               {.help = "epsilon of the norms; Hugging Face: rms_norm_eps, layer_norm_eps",
-                .min = 1e-12,
-                .max = 1})
-          .key("rope_theta", &ModelKeys::rope_theta,
-               {.help = "base of the rotary angles", .min = 1, .max = 1e12})
-          .key("rotary_dim", &ModelKeys::rotary_dim,
-               {.help = "rotated features per head, the first ones; 0: all; Hugging Face: "
-                        "partial_rotary_factor",
-                .min = 0,
-                .max = 1 << 16})
-          .key("window", &ModelKeys::window,
-               {.unit = "tokens",
-                .help = fmt::format("sliding window: tokens that each query attends to, itself "
-                                    "included; 0: full attention; {} only; Hugging Face: "
-                                    "sliding_window",
-                                    families::names(&Family::windows)),
-                .min = 0,
-                .max = 1 << 24,
-                .aliases = {"sliding_window"}})
-          .key("layer_kinds", &ModelKeys::layer_kinds,
-               {.help = "attention per layer, as a repeating pattern; []: all layers use the "
-                        "window if it is set; Hugging Face: layer_types",
-                .choices = {"full", "window"},
-                .aliases = {"layer_types"}})
-          .key("window_rope_theta", &ModelKeys::window_rope_theta,
-               {.help = "base of the rotary angles in windowed layers, without scaling; 0: as in "
-                        "other layers; Hugging Face: rope_local_base_freq",
-                .min = 0,
-                .max = 1e12})
-          .table("rope_scaling", &ModelKeys::rope_scaling, rope_scaling_schema(),
-                 "Rotary angles for longer sequences")
-          .key("query_scalar", &ModelKeys::query_scalar,
-               {.help = "divisor of attention scores before its square root; 0: head_dim; Hugging "
-                        "Face: query_pre_attn_scalar",
-                .min = 0,
-                .max = 1e6,
-                .aliases = {"query_pre_attn_scalar"}})
-          .key("attention_cap", &ModelKeys::attention_cap,
-               {.help = fmt::format("soft cap c of attention scores, c tanh(x / c); 0: none; {} "
-                                    "only; Hugging Face: attn_logit_softcapping",
-                                    families::names(&Family::caps)),
-                .min = 0,
-                .max = 1e6,
-                .aliases = {"attn_logit_softcapping"}})
-          .key("logits_cap", &ModelKeys::logits_cap,
-               {.help = "soft cap c of the output logits, c tanh(x / c); 0: none; Hugging Face: "
-                        "final_logit_softcapping",
-                .min = 0,
-                .max = 1e6,
-                .aliases = {"final_logit_softcapping"}})
-          .key("dropout", &ModelKeys::dropout,
-               {.help = "must be 0: Brume trains without dropout; set it explicitly if config.json "
-                        "has another value",
-                .min = 0,
-                .max = 0})
-          .key("init_std", &ModelKeys::init_std,
-               {.help = "standard deviation of initial weights; Hugging Face: initializer_range",
-                .min = 0,
-                .max = 10,
-                .aliases = {"initializer_range"}});
+  static const auto schema = [] {
+    return Schema<ModelKeys>()
+        .key("config", &ModelKeys::config,
+             {.help = "config.json of a Hugging Face model, relative to the deck; keys in the "
+                      "deck win over it"})
+        .key("weights", &ModelKeys::weights,
+             {.help = "initial weights: directory of a Hugging Face model (its config.json also "
+                      "gives the sizes), a run, or a checkpoint; empty: random",
+              .if_given = true})
+        .key("family", &ModelKeys::family,
+             {.help = "kind of transformer; Hugging Face: model_type", .choices = family_names()})
+        .key("num_layers", &ModelKeys::num_layers,
+             {.help = "transformer layers; Hugging Face: num_hidden_layers",
+              .min = 0,
+              .max = 10000,
+              .aliases = {"num_hidden_layers"}})
+        .key("hidden_size", &ModelKeys::hidden_size,
+             {.help = "width of the residual stream", .min = 0, .max = 1 << 20})
+        .key("num_heads", &ModelKeys::num_heads,
+             {.help = "query heads, which divide hidden_size unless head_dim is set; Hugging "
+                      "Face: num_attention_heads",
+              .min = 0,
+              .max = 1 << 16,
+              .aliases = {"num_attention_heads"}})
+        .key("num_kv_heads", &ModelKeys::num_kv_heads,
+             {.help = "key and value heads; 0: num_heads; Hugging Face: num_key_value_heads",
+              .min = 0,
+              .max = 1 << 16,
+              .aliases = {"num_key_value_heads"}})
+        .key("head_dim", &ModelKeys::head_dim,
+             {.help = "features per head; 0: hidden_size / num_heads", .min = 0, .max = 1 << 16})
+        .key("ffn_size", &ModelKeys::ffn_size,
+             {.help = "inner width of the MLP; 0: 4 hidden_size; Hugging Face: intermediate_size",
+              .min = 0,
+              .max = 1 << 22,
+              .aliases = {"intermediate_size"}})
+        .key("seq_len", &ModelKeys::seq_len,
+             {.unit = "tokens",
+              .help = "length of a sequence; Megatron-LM: --seq-length",
+              .min = 0,
+              .max = 1 << 24})
+        .key("vocab_size", &ModelKeys::vocab_size,
+             {.help = "number of token ids", .min = 0, .max = 1 << 24})
+        .key("tied_head", &ModelKeys::tied_head,
+             {.help = "output head shares the token embedding; Hugging Face: tie_word_embeddings",
+              .aliases = {"tie_word_embeddings"}})
+        .key("qkv_bias", &ModelKeys::qkv_bias,
+             {.help = fmt::format("bias in the query, key and value projections; default: true "
+                                  "for {}, otherwise false; Hugging Face: attention_bias",
+                                  families::names(&Family::biased))})
+        .key("linear_bias", &ModelKeys::linear_bias,
+             {.help = fmt::format("bias in the other linear layers; default: true for {}, "
+                                  "otherwise false; Hugging Face: mlp_bias",
+                                  families::names(&Family::biased))})
+        .key("layer_norms", &ModelKeys::layer_norms,
+             {.help = fmt::format(
+                  "norms per layer, 1 or 2; 0: 1 for {}, otherwise 2",
+                  families::names([](const Family& one) { return one.layer_norms == 1; })),
+              .min = 0,
+              .max = 2})
+        .key("qk_norm", &ModelKeys::qk_norm,
+             {.help = fmt::format("norms of queries and keys per head; {} only",
+                                  families::names(&Family::qk_norms))})
+        .key("parallel_residual", &ModelKeys::parallel_residual,
+             {.help = fmt::format("{}: attention and MLP read the same input; Hugging Face: "
+                                  "use_parallel_residual",
+                                  families::names([](const Family& one) {
+                                    return one.parallel == families::ParallelBlock::by_choice;
+                                  }))})
+        .key("norm_eps", &ModelKeys::norm_eps,
+             {.help = "epsilon of the norms; Hugging Face: rms_norm_eps, layer_norm_eps",
+              .min = 1e-12,
+              .max = 1})
+        .key("rope_theta", &ModelKeys::rope_theta,
+             {.help = "base of the rotary angles", .min = 1, .max = 1e12})
+        .key("rotary_dim", &ModelKeys::rotary_dim,
+             {.help = "rotated features per head, the first ones; 0: all; Hugging Face: "
+                      "partial_rotary_factor",
+              .min = 0,
+              .max = 1 << 16})
+        .key("window", &ModelKeys::window,
+             {.unit = "tokens",
+              .help = fmt::format("sliding window: tokens that each query attends to, itself "
+                                  "included; 0: full attention; {} only; Hugging Face: "
+                                  "sliding_window",
+                                  families::names(&Family::windows)),
+              .min = 0,
+              .max = 1 << 24,
+              .aliases = {"sliding_window"}})
+        .key("layer_kinds", &ModelKeys::layer_kinds,
+             {.help = "attention per layer, as a repeating pattern; []: all layers use the "
+                      "window if it is set; Hugging Face: layer_types",
+              .choices = {"full", "window"},
+              .aliases = {"layer_types"}})
+        .key("window_rope_theta", &ModelKeys::window_rope_theta,
+             {.help = "base of the rotary angles in windowed layers, without scaling; 0: as in "
+                      "other layers; Hugging Face: rope_local_base_freq",
+              .min = 0,
+              .max = 1e12})
+        .table("rope_scaling", &ModelKeys::rope_scaling, rope_scaling_schema(),
+               "Rotary angles for longer sequences")
+        .key("query_scalar", &ModelKeys::query_scalar,
+             {.help = "divisor of attention scores before its square root; 0: head_dim; Hugging "
+                      "Face: query_pre_attn_scalar",
+              .min = 0,
+              .max = 1e6,
+              .aliases = {"query_pre_attn_scalar"}})
+        .key("attention_cap", &ModelKeys::attention_cap,
+             {.help = fmt::format("soft cap c of attention scores, c tanh(x / c); 0: none; {} "
+                                  "only; Hugging Face: attn_logit_softcapping",
+                                  families::names(&Family::caps)),
+              .min = 0,
+              .max = 1e6,
+              .aliases = {"attn_logit_softcapping"}})
+        .key("logits_cap", &ModelKeys::logits_cap,
+             {.help = "soft cap c of the output logits, c tanh(x / c); 0: none; Hugging Face: "
+                      "final_logit_softcapping",
+              .min = 0,
+              .max = 1e6,
+              .aliases = {"final_logit_softcapping"}})
+        .key("dropout", &ModelKeys::dropout,
+             {.help = "must be 0: Brume trains without dropout; set it explicitly if config.json "
+                      "has another value",
+              .min = 0,
+              .max = 0})
+        .key("init_std", &ModelKeys::init_std,
+             {.help = "standard deviation of initial weights; Hugging Face: initializer_range",
+              .min = 0,
+              .max = 10,
+              .aliases = {"initializer_range"}});
+  }();
   return schema;
 }
 
 namespace {
 
 const Schema<DataKeys>& data_schema() {
-  static const auto schema =
-      Schema<DataKeys>()
-          .key("train", &DataKeys::train, {.help = "token file for training", .if_given = true})
-          .key("files", &DataKeys::files,
-               {.help = "token files for training instead of train, whose samples are mixed"})
-          .key("mixture", &DataKeys::weights,
-               {.help = "mixture weights of files, relative; []: by number of tokens",
-                .min = 1e-6,
-                .max = 1e12,
-                .aliases = {"weights"}})
-          .key("valid", &DataKeys::valid, {.help = "token file for validation; empty: none"})
-          .key("order", &DataKeys::order,
-               {.help = "order of the samples", .choices = {"sequential", "shuffled"}})
-          .key("documents", &DataKeys::documents,
-               {.help = "packed documents; join: attention crosses documents; isolate: it does "
-                        "not, and positions restart (on GPUs with Brume's kernels, not cuDNN's)",
-                .choices = {"join", "isolate"}})
-          .key("begin_token", &DataKeys::begin_token,
-               {.help = "id of the token that starts a document, for token files without document "
-                        "boundaries; -1: none",
-                .min = -1,
-                .aliases = {"bos_token"}})
-          .key("end_token", &DataKeys::end_token,
-               {.help = "id of the token that ends a document, for token files without document "
-                        "boundaries; -1: none",
-                .min = -1,
-                .aliases = {"eos_token"}})
-          .key("eval_every", &DataKeys::eval_every,
-               {.unit = "steps", .help = "steps between validations; 0: only at the end", .min = 0})
-          .key("eval_sequences", &DataKeys::eval_sequences,
-               {.unit = "sequences",
-                .help = "sequences per validation, the same each time; at most the file's",
-                .min = 1,
-                .max = 1 << 24});
+  static const auto schema = [] {
+    return Schema<DataKeys>()
+        .key("train", &DataKeys::train, {.help = "token file for training", .if_given = true})
+        .key("files", &DataKeys::files,
+             {.help = "token files for training instead of train, whose samples are mixed"})
+        .key("mixture", &DataKeys::weights,
+             {.help = "mixture weights of files, relative; []: by number of tokens",
+              .min = 1e-6,
+              .max = 1e12,
+              .aliases = {"weights"}})
+        .key("valid", &DataKeys::valid, {.help = "token file for validation; empty: none"})
+        .key("order", &DataKeys::order,
+             {.help = "order of the samples", .choices = {"sequential", "shuffled"}})
+        .key("documents", &DataKeys::documents,
+             {.help = "packed documents; join: attention crosses documents; isolate: it does "
+                      "not, and positions restart (on GPUs with Brume's kernels, not cuDNN's)",
+              .choices = {"join", "isolate"}})
+        .key("begin_token", &DataKeys::begin_token,
+             {.help = "id of the token that starts a document, for token files without document "
+                      "boundaries; -1: none",
+              .min = -1,
+              .aliases = {"bos_token"}})
+        .key("end_token", &DataKeys::end_token,
+             {.help = "id of the token that ends a document, for token files without document "
+                      "boundaries; -1: none",
+              .min = -1,
+              .aliases = {"eos_token"}})
+        .key("eval_every", &DataKeys::eval_every,
+             {.unit = "steps", .help = "steps between validations; 0: only at the end", .min = 0})
+        .key("eval_sequences", &DataKeys::eval_sequences,
+             {.unit = "sequences",
+              .help = "sequences per validation, the same each time; at most the file's",
+              .min = 1,
+              .max = 1 << 24});
+  }();
   return schema;
 }
 
 }  // namespace
 
 const Schema<SearchKeys>& search_schema() {
-  static const auto schema =
-      Schema<SearchKeys>()
-          .key("trainer", &SearchKeys::trainer,
-               {.help = "target trainer, which must be able to run the plan; empty: Brume",
-                .choices = {"", "megatron", "torchtitan"},
-                .aliases = {"for"}})
-          .key("stages", &SearchKeys::stages,
-               {.help = "numbers of pipeline stages to try; []: all", .min = 1})
-          .key("dp", &SearchKeys::dp, {.help = "data-parallel degrees to try; []: all", .min = 1})
-          .key("tp", &SearchKeys::tp,
-               {.help = "tensor-parallel degrees to try; []: all within a node; larger ones use "
-                        "whole nodes",
-                .min = 1})
-          .key("microbatch", &SearchKeys::microbatch,
-               {.unit = "sequences",
-                .help = "sequences per microbatch and data-parallel rank to try; []: all; "
-                        "Megatron-LM: --micro-batch-size",
-                .min = 1,
-                .aliases = {"micro_batch_size"}})
-          .key("run_ahead", &SearchKeys::run_ahead,
-               {.unit = "microbatches",
-                .help = "1: 1F1B; 2: eager 1F1B, twice the microbatches in flight, so that "
-                        "messages overlap with computation",
-                .min = 1,
-                .max = 2})
-          .key("virtual_stages", &SearchKeys::chunks,
-               {.help = "virtual stages per device to try (interleaved 1F1B); []: all that divide "
-                        "a stage's layers; [1]: none",
-                .min = 1,
-                .aliases = {"chunks"}})
-          .key("zero_bubble", &SearchKeys::zero_bubble,
-               {.help = "allow backwards in two parts, of which the second fills idle time (zero "
-                        "bubble)"})
-          .key("zero_levels", &SearchKeys::zero_levels,
-               {.help = "ZeRO levels to try; 0: none; 1: optimizer state; 2: also gradients; 3: "
-                        "also weights",
-                .min = 0,
-                .max = 3})
-          .key("shard_within_node", &SearchKeys::shard_within_node,
-               {.help = "allow ZeRO shards within a node and replicas between nodes (HSDP)"})
-          .key("full_recompute", &SearchKeys::recompute,
-               {.help = "allow layers with full recomputation", .aliases = {"recompute"}})
-          .key("no_recompute", &SearchKeys::store,
-               {.help = "allow layers without selective recomputation: they keep the outputs of "
-                        "norms and activation functions",
-                .aliases = {"store"}})
-          .key("recompute_all", &SearchKeys::recompute_all,
-               {.help = "full recomputation of every layer (conventions mist)"})
-          .key("weight_offload", &SearchKeys::weight_offload,
-               {.help = "shares of weights in CPU memory to try", .min = 0, .max = 1})
-          .key("grad_offload", &SearchKeys::grad_offload,
-               {.help = "shares of gradients in CPU memory to try", .min = 0, .max = 1})
-          .key("optim_offload", &SearchKeys::optim_offload,
-               {.help = "shares of optimizer state in CPU memory to try", .min = 0, .max = 1})
-          .key("act_offload", &SearchKeys::act_offload,
-               {.help = "shares of saved activations in CPU memory to try", .min = 0, .max = 1})
-          .key(
-              "optim_disk", &SearchKeys::optim_disk,
-              {.help =
-                   "shares of the offloaded optimizer state on disk to try, if disk_gib is above 0",
-               .min = 0,
-               .max = 1})
-          .key(
-              "act_disk", &SearchKeys::act_disk,
-              {.help = "shares of the offloaded activations on disk to try, if disk_gib is above 0",
-               .min = 0,
-               .max = 1})
-          .key("host_update", &SearchKeys::host_update,
-               {.help = "shares of the offloaded optimizer state that the CPU updates, to try",
-                .min = 0,
-                .max = 1})
-          .key("unequal_stages", &SearchKeys::unequal_stages,
-               {.help = "allow stages with different devices, microbatch, dp and tp"})
-          .key("gap", &SearchKeys::gap,
-               {.help = "relative gap at which the search may stop: no plan is faster by more",
-                .min = 0,
-                .max = 1})
-          .key("time_limit_s", &SearchKeys::time_limit_s,
-               {.unit = "s",
-                .help = "search time limit; it returns the best plan so far, or exit code 3 if "
-                        "there is none",
-                .min = 0})
-          .key("simulate_top", &SearchKeys::simulate_top,
-               {.help = "number of plans to rank by simulation", .min = 0, .max = 1000});
+  static const auto schema = [] {
+    return Schema<SearchKeys>()
+        .key("trainer", &SearchKeys::trainer,
+             {.help = "target trainer, which must be able to run the plan; empty: Brume",
+              .choices = {"", "megatron", "torchtitan"},
+              .aliases = {"for"}})
+        .key("stages", &SearchKeys::stages,
+             {.help = "numbers of pipeline stages to try; []: all", .min = 1})
+        .key("dp", &SearchKeys::dp, {.help = "data-parallel degrees to try; []: all", .min = 1})
+        .key("tp", &SearchKeys::tp,
+             {.help = "tensor-parallel degrees to try; []: all within a node; larger ones use "
+                      "whole nodes",
+              .min = 1})
+        .key("microbatch", &SearchKeys::microbatch,
+             {.unit = "sequences",
+              .help = "sequences per microbatch and data-parallel rank to try; []: all; "
+                      "Megatron-LM: --micro-batch-size",
+              .min = 1,
+              .aliases = {"micro_batch_size"}})
+        .key("run_ahead", &SearchKeys::run_ahead,
+             {.unit = "microbatches",
+              .help = "1: 1F1B; 2: eager 1F1B, twice the microbatches in flight, so that "
+                      "messages overlap with computation",
+              .min = 1,
+              .max = 2})
+        .key("virtual_stages", &SearchKeys::chunks,
+             {.help = "virtual stages per device to try (interleaved 1F1B); []: all that divide "
+                      "a stage's layers; [1]: none",
+              .min = 1,
+              .aliases = {"chunks"}})
+        .key("zero_bubble", &SearchKeys::zero_bubble,
+             {.help = "allow backwards in two parts, of which the second fills idle time (zero "
+                      "bubble)"})
+        .key("zero_levels", &SearchKeys::zero_levels,
+             {.help = "ZeRO levels to try; 0: none; 1: optimizer state; 2: also gradients; 3: "
+                      "also weights",
+              .min = 0,
+              .max = 3})
+        .key("shard_within_node", &SearchKeys::shard_within_node,
+             {.help = "allow ZeRO shards within a node and replicas between nodes (HSDP)"})
+        .key("full_recompute", &SearchKeys::recompute,
+             {.help = "allow layers with full recomputation", .aliases = {"recompute"}})
+        .key("no_recompute", &SearchKeys::store,
+             {.help = "allow layers without selective recomputation: they keep the outputs of "
+                      "norms and activation functions",
+              .aliases = {"store"}})
+        .key("recompute_all", &SearchKeys::recompute_all,
+             {.help = "full recomputation of every layer (conventions mist)"})
+        .key("weight_offload", &SearchKeys::weight_offload,
+             {.help = "shares of weights in CPU memory to try", .min = 0, .max = 1})
+        .key("grad_offload", &SearchKeys::grad_offload,
+             {.help = "shares of gradients in CPU memory to try", .min = 0, .max = 1})
+        .key("optim_offload", &SearchKeys::optim_offload,
+             {.help = "shares of optimizer state in CPU memory to try", .min = 0, .max = 1})
+        .key("act_offload", &SearchKeys::act_offload,
+             {.help = "shares of saved activations in CPU memory to try", .min = 0, .max = 1})
+        .key("optim_disk", &SearchKeys::optim_disk,
+             {.help =
+                  "shares of the offloaded optimizer state on disk to try, if disk_gib is above 0",
+              .min = 0,
+              .max = 1})
+        .key("act_disk", &SearchKeys::act_disk,
+             {.help = "shares of the offloaded activations on disk to try, if disk_gib is above 0",
+              .min = 0,
+              .max = 1})
+        .key("host_update", &SearchKeys::host_update,
+             {.help = "shares of the offloaded optimizer state that the CPU updates, to try",
+              .min = 0,
+              .max = 1})
+        .key("unequal_stages", &SearchKeys::unequal_stages,
+             {.help = "allow stages with different devices, microbatch, dp and tp"})
+        .key("gap", &SearchKeys::gap,
+             {.help = "relative gap at which the search may stop: no plan is faster by more",
+              .min = 0,
+              .max = 1})
+        .key("time_limit_s", &SearchKeys::time_limit_s,
+             {.unit = "s",
+              .help = "search time limit; it returns the best plan so far, or exit code 3 if "
+                      "there is none",
+              .min = 0})
+        .key("simulate_top", &SearchKeys::simulate_top,
+             {.help = "number of plans to rank by simulation", .min = 0, .max = 1000});
+  }();
   return schema;
 }
 
 namespace {
 
 const Schema<AnalysisKeys>& analysis_schema() {
-  static const auto schema =
-      Schema<AnalysisKeys>()
-          .key("conventions", &AnalysisKeys::conventions,
-               {.help = "cost model; mist: as Mist counts, for comparisons with it",
-                .choices = {"default", "mist"}})
-          .key("ends", &AnalysisKeys::ends,
-               {.help = "spread of embedding and head: as the last stage, or over all its devices "
-                        "(conventions mist)",
-                .choices = {"last_stage", "dp"}})
-          .key("plain_attention", &AnalysisKeys::plain_attention,
-               {.help = "attention with a stored score matrix (conventions mist)"});
+  static const auto schema = [] {
+    return Schema<AnalysisKeys>()
+        .key("conventions", &AnalysisKeys::conventions,
+             {.help = "cost model; mist: as Mist counts, for comparisons with it",
+              .choices = {"default", "mist"}})
+        .key("ends", &AnalysisKeys::ends,
+             {.help = "spread of embedding and head: as the last stage, or over all its devices "
+                      "(conventions mist)",
+              .choices = {"last_stage", "dp"}})
+        .key("plain_attention", &AnalysisKeys::plain_attention,
+             {.help = "attention with a stored score matrix (conventions mist)"});
+  }();
   return schema;
 }
 
 const Schema<OutputKeys>& output_schema() {
-  static const auto schema =
-      Schema<OutputKeys>()
-          .key("directory", &OutputKeys::directory, {.help = "directory of the run's files"})
-          .key("checkpoints", &OutputKeys::checkpoints,
-               {.help = "false: no checkpoints; the job's result is lost with it"})
-          .key("checkpoint_every", &OutputKeys::checkpoint_every,
-               {.unit = "steps",
-                .help = "steps between checkpoints; 0: as checkpoint_minutes",
-                .min = 0})
-          .key("checkpoint_minutes", &OutputKeys::checkpoint_minutes,
-               {.unit = "min",
-                .help = "time between checkpoints; 0: use checkpoint_every; both 0: Young's "
-                        "formula from measured cost and mtbf_hours, at least a minute",
-                .min = 0})
-          .key("mtbf_hours", &OutputKeys::mtbf_hours,
-               {.unit = "h",
-                .help = "mean time between failures of the job",
-                .min = 1e-3,
-                .max = 1e6})
-          .key("keep_last", &OutputKeys::keep_last,
-               {.help = "number of newest checkpoints that stay", .min = 1})
-          .key(
-              "keep_every", &OutputKeys::keep_every,
-              {.unit = "steps", .help = "checkpoints at multiples of this stay; 0: none", .min = 0})
-          .key("keep_best", &OutputKeys::keep_best,
-               {.help = "keep the checkpoint with the lowest validation loss; validates before "
-                        "each checkpoint"})
-          .key("log_every", &OutputKeys::log_every,
-               {.unit = "steps", .help = "steps between log lines", .min = 1})
-          .key("trace", &OutputKeys::trace, {.help = "write trace.json of the last step"})
-          .key("tensorboard", &OutputKeys::tensorboard,
-               {.help = "write TensorBoard event files to tensorboard/"});
+  static const auto schema = [] {
+    return Schema<OutputKeys>()
+        .key("directory", &OutputKeys::directory, {.help = "directory of the run's files"})
+        .key("checkpoints", &OutputKeys::checkpoints,
+             {.help = "false: no checkpoints; the job's result is lost with it"})
+        .key("checkpoint_every", &OutputKeys::checkpoint_every,
+             {.unit = "steps",
+              .help = "steps between checkpoints; 0: as checkpoint_minutes",
+              .min = 0})
+        .key("checkpoint_minutes", &OutputKeys::checkpoint_minutes,
+             {.unit = "min",
+              .help = "time between checkpoints; 0: use checkpoint_every; both 0: Young's "
+                      "formula from measured cost and mtbf_hours, at least a minute",
+              .min = 0})
+        .key(
+            "mtbf_hours", &OutputKeys::mtbf_hours,
+            {.unit = "h", .help = "mean time between failures of the job", .min = 1e-3, .max = 1e6})
+        .key("keep_last", &OutputKeys::keep_last,
+             {.help = "number of newest checkpoints that stay", .min = 1})
+        .key("keep_every", &OutputKeys::keep_every,
+             {.unit = "steps", .help = "checkpoints at multiples of this stay; 0: none", .min = 0})
+        .key("keep_best", &OutputKeys::keep_best,
+             {.help = "keep the checkpoint with the lowest validation loss; validates before "
+                      "each checkpoint"})
+        .key("log_every", &OutputKeys::log_every,
+             {.unit = "steps", .help = "steps between log lines", .min = 1})
+        .key("trace", &OutputKeys::trace, {.help = "write trace.json of the last step"})
+        .key("tensorboard", &OutputKeys::tensorboard,
+             {.help = "write TensorBoard event files to tensorboard/"});
+  }();
   return schema;
 }
 
@@ -529,16 +530,17 @@ Deck read(Document& document, const MemoryAtHand& memory, bool from_file) {
 }  // namespace
 
 const Schema<Deck>& schema() {
-  static const auto schema =
-      Schema<Deck>()
-          .table("model", &Deck::model, model_schema(), "The transformer")
-          .table("training", &Deck::training, training_schema(),
-                 "Length, precision and safety of the training")
-          .table("data", &Deck::data, data_schema(), "Token files and their order")
-          .table("cluster", &Deck::cluster, cluster_schema(), "The machine")
-          .table("search", &Deck::search, search_schema(), "Plans to search")
-          .table("analysis", &Deck::analysis, analysis_schema(), "Cost model")
-          .table("output", &Deck::output, output_schema(), "Files of a run");
+  static const auto schema = [] {
+    return Schema<Deck>()
+        .table("model", &Deck::model, model_schema(), "The transformer")
+        .table("training", &Deck::training, training_schema(),
+               "Length, precision and safety of the training")
+        .table("data", &Deck::data, data_schema(), "Token files and their order")
+        .table("cluster", &Deck::cluster, cluster_schema(), "The machine")
+        .table("search", &Deck::search, search_schema(), "Plans to search")
+        .table("analysis", &Deck::analysis, analysis_schema(), "Cost model")
+        .table("output", &Deck::output, output_schema(), "Files of a run");
+  }();
   return schema;
 }
 

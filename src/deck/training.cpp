@@ -8,116 +8,116 @@ namespace brume::deck {
 namespace {
 
 const Schema<ParameterGroupKeys>& parameter_group_schema() {
-  static const auto schema =
-      Schema<ParameterGroupKeys>()
-          .key("pattern", &ParameterGroupKeys::pattern,
-               {.help = "pattern of parameter names in a checkpoint, with * ? [] as in a shell: "
-                        "\"layers.*.bias\"",
-                .required = true})
-          .key("lr_scale", &ParameterGroupKeys::lr_scale,
-               {.help = "factor of the learning rate; 0: values stay fixed", .min = 0})
-          .key("weight_decay", &ParameterGroupKeys::weight_decay,
-               {.help = "weight decay of the matching parameters, norms and biases included; "
-                        "default: as without a group",
-                .min = 0,
-                .if_given = true})
-          .key("frozen", &ParameterGroupKeys::frozen,
-               {.help =
-                    "keep the values, without gradients and optimizer state; first blocks frozen "
-                    "as a whole (\"embedding.*\", \"layers.[0-9].*\") have no backward either"});
+  static const auto schema = [] {
+    return Schema<ParameterGroupKeys>()
+        .key("pattern", &ParameterGroupKeys::pattern,
+             {.help = "pattern of parameter names in a checkpoint, with * ? [] as in a shell: "
+                      "\"layers.*.bias\"",
+              .required = true})
+        .key("lr_scale", &ParameterGroupKeys::lr_scale,
+             {.help = "factor of the learning rate; 0: values stay fixed", .min = 0})
+        .key("weight_decay", &ParameterGroupKeys::weight_decay,
+             {.help = "weight decay of the matching parameters, norms and biases included; "
+                      "default: as without a group",
+              .min = 0,
+              .if_given = true})
+        .key("frozen", &ParameterGroupKeys::frozen,
+             {.help = "keep the values, without gradients and optimizer state; first blocks frozen "
+                      "as a whole (\"embedding.*\", \"layers.[0-9].*\") have no backward either"});
+  }();
   return schema;
 }
 
 const Schema<OptimizerKeys>& optimizer_schema() {
-  static const auto schema =
-      Schema<OptimizerKeys>()
-          .key("name", &OptimizerKeys::name, {.help = "optimizer", .choices = {"adamw"}})
-          .key("lr", &OptimizerKeys::lr, {.help = "learning rate after warm-up", .min = 0})
-          .key("schedule", &OptimizerKeys::schedule,
-               {.help = "learning-rate schedule after warm-up: cosine or linear to min_lr_ratio, "
-                        "constant, or wsd: constant, then linear over decay_steps",
-                .choices = {"cosine", "linear", "constant", "wsd"}})
-          .key("min_lr_ratio", &OptimizerKeys::min_lr_ratio,
-               {.help = "share of lr at the last step", .min = 0, .max = 1})
-          .key("warmup_steps", &OptimizerKeys::warmup_steps,
-               {.unit = "steps", .help = "steps of linear warm-up", .min = 0})
-          .key("decay_steps", &OptimizerKeys::decay_steps,
-               {.unit = "steps",
-                .help = "wsd: final steps over which lr falls; 0: a tenth of the training. To "
-                        "decay from a checkpoint, set steps to its step + decay_steps",
-                .min = 0})
-          .key("beta1", &OptimizerKeys::beta1,
-               {.help = "decay of the first moment, below 1", .min = 0, .max = 1})
-          .key("beta2", &OptimizerKeys::beta2,
-               {.help = "decay of the second moment, below 1", .min = 0, .max = 1})
-          .key("eps", &OptimizerKeys::eps,
-               {.help = "added to the root of the second moment", .min = 1e-30, .max = 1})
-          .key(
-              "weight_decay", &OptimizerKeys::weight_decay,
-              {.help = "decoupled weight decay, for all parameters but norms and biases", .min = 0})
-          .key("clip_norm", &OptimizerKeys::clip_norm,
-               {.help = "largest global gradient norm; 0: no clipping; Megatron-LM: --clip-grad",
-                .min = 0})
-          .tables("groups", &OptimizerKeys::groups, parameter_group_schema(),
-                  "Exceptions for some parameters; the first matching group counts");
+  static const auto schema = [] {
+    return Schema<OptimizerKeys>()
+        .key("name", &OptimizerKeys::name, {.help = "optimizer", .choices = {"adamw"}})
+        .key("lr", &OptimizerKeys::lr, {.help = "learning rate after warm-up", .min = 0})
+        .key("schedule", &OptimizerKeys::schedule,
+             {.help = "learning-rate schedule after warm-up: cosine or linear to min_lr_ratio, "
+                      "constant, or wsd: constant, then linear over decay_steps",
+              .choices = {"cosine", "linear", "constant", "wsd"}})
+        .key("min_lr_ratio", &OptimizerKeys::min_lr_ratio,
+             {.help = "share of lr at the last step", .min = 0, .max = 1})
+        .key("warmup_steps", &OptimizerKeys::warmup_steps,
+             {.unit = "steps", .help = "steps of linear warm-up", .min = 0})
+        .key("decay_steps", &OptimizerKeys::decay_steps,
+             {.unit = "steps",
+              .help = "wsd: final steps over which lr falls; 0: a tenth of the training. To "
+                      "decay from a checkpoint, set steps to its step + decay_steps",
+              .min = 0})
+        .key("beta1", &OptimizerKeys::beta1,
+             {.help = "decay of the first moment, below 1", .min = 0, .max = 1})
+        .key("beta2", &OptimizerKeys::beta2,
+             {.help = "decay of the second moment, below 1", .min = 0, .max = 1})
+        .key("eps", &OptimizerKeys::eps,
+             {.help = "added to the root of the second moment", .min = 1e-30, .max = 1})
+        .key("weight_decay", &OptimizerKeys::weight_decay,
+             {.help = "decoupled weight decay, for all parameters but norms and biases", .min = 0})
+        .key("clip_norm", &OptimizerKeys::clip_norm,
+             {.help = "largest global gradient norm; 0: no clipping; Megatron-LM: --clip-grad",
+              .min = 0})
+        .tables("groups", &OptimizerKeys::groups, parameter_group_schema(),
+                "Exceptions for some parameters; the first matching group counts");
+  }();
   return schema;
 }
 
 }  // namespace
 
 const Schema<TrainingKeys>& training_schema() {
-  static const auto schema =
-      Schema<TrainingKeys>()
-          .key("steps", &TrainingKeys::steps,
-               {.unit = "steps",
-                .help = "length of the training; set exactly one of steps, tokens and epochs",
-                .min = 0})
-          .key(
-              "tokens", &TrainingKeys::tokens,
-              {.unit = "tokens", .help = "length instead of steps, rounded up to a step", .min = 0})
-          .key("epochs", &TrainingKeys::epochs,
-               {.help = "length instead of steps: passes over the training data", .min = 0})
-          .key("global_batch", &TrainingKeys::global_batch,
-               {.unit = "sequences",
-                .help = "sequences per step, over all devices; Megatron-LM: --global-batch-size",
-                .required = true,
-                .min = 1,
-                .max = 1 << 24,
-                .aliases = {"global_batch_size"}})
-          .key("precision", &TrainingKeys::precision,
-               {.help = "number format of weights and activations; fp8: bf16 with 8-bit products "
-                        "in linear layers",
-                .choices = {"fp32", "bf16", "fp16", "fp8"}})
-          .key("tf32", &TrainingKeys::tf32,
-               {.help = "fp32 products in TF32 on NVIDIA tensor cores: 10 bits of mantissa, many "
-                        "times faster"})
-          .key("loss_scale", &TrainingKeys::loss_scale,
-               {.help = "loss scale, a power of two; 0: dynamic for fp16, 1 otherwise",
-                .min = 0,
-                .max = 0x1p40})
-          .key("seed", &TrainingKeys::seed,
-               {.help = "seed of initial weights and data order", .min = 0})
-          .key("on_nonfinite", &TrainingKeys::on_nonfinite,
-               {.help = "reaction to a non-finite loss or gradient: skip the update, roll back to "
-                        "a checkpoint and omit the batch, or stop",
-                .choices = {"skip", "rollback", "stop"}})
-          .key("max_skipped", &TrainingKeys::max_skipped,
-               {.unit = "steps",
-                .help = "skipped steps in a row that stop the run; rollback: omitted batches in a "
-                        "row before an earlier checkpoint",
-                .min = 1})
-          .key("compare_replicas_every", &TrainingKeys::compare_replicas_every,
-               {.unit = "steps",
-                .help = "steps between checks that data-parallel replicas have identical weights; "
-                        "a difference ends the job; 0: never",
-                .min = 0})
-          .key("heartbeat_timeout_s", &TrainingKeys::silence_limit_s,
-               {.unit = "s",
-                .help = "heartbeat timeout; a rank that completes no task for 1.5 times this and "
-                        "for 5 steps also ends the job; raise it to debug",
-                .min = 1,
-                .aliases = {"silence_limit_s"}})
-          .table("optimizer", &TrainingKeys::optimizer, optimizer_schema(), "Optimizer");
+  static const auto schema = [] {
+    return Schema<TrainingKeys>()
+        .key("steps", &TrainingKeys::steps,
+             {.unit = "steps",
+              .help = "length of the training; set exactly one of steps, tokens and epochs",
+              .min = 0})
+        .key("tokens", &TrainingKeys::tokens,
+             {.unit = "tokens", .help = "length instead of steps, rounded up to a step", .min = 0})
+        .key("epochs", &TrainingKeys::epochs,
+             {.help = "length instead of steps: passes over the training data", .min = 0})
+        .key("global_batch", &TrainingKeys::global_batch,
+             {.unit = "sequences",
+              .help = "sequences per step, over all devices; Megatron-LM: --global-batch-size",
+              .required = true,
+              .min = 1,
+              .max = 1 << 24,
+              .aliases = {"global_batch_size"}})
+        .key("precision", &TrainingKeys::precision,
+             {.help = "number format of weights and activations; fp8: bf16 with 8-bit products "
+                      "in linear layers",
+              .choices = {"fp32", "bf16", "fp16", "fp8"}})
+        .key("tf32", &TrainingKeys::tf32,
+             {.help = "fp32 products in TF32 on NVIDIA tensor cores: 10 bits of mantissa, many "
+                      "times faster"})
+        .key("loss_scale", &TrainingKeys::loss_scale,
+             {.help = "loss scale, a power of two; 0: dynamic for fp16, 1 otherwise",
+              .min = 0,
+              .max = 0x1p40})
+        .key("seed", &TrainingKeys::seed,
+             {.help = "seed of initial weights and data order", .min = 0})
+        .key("on_nonfinite", &TrainingKeys::on_nonfinite,
+             {.help = "reaction to a non-finite loss or gradient: skip the update, roll back to "
+                      "a checkpoint and omit the batch, or stop",
+              .choices = {"skip", "rollback", "stop"}})
+        .key("max_skipped", &TrainingKeys::max_skipped,
+             {.unit = "steps",
+              .help = "skipped steps in a row that stop the run; rollback: omitted batches in a "
+                      "row before an earlier checkpoint",
+              .min = 1})
+        .key("compare_replicas_every", &TrainingKeys::compare_replicas_every,
+             {.unit = "steps",
+              .help = "steps between checks that data-parallel replicas have identical weights; "
+                      "a difference ends the job; 0: never",
+              .min = 0})
+        .key("heartbeat_timeout_s", &TrainingKeys::silence_limit_s,
+             {.unit = "s",
+              .help = "heartbeat timeout; a rank that completes no task for 1.5 times this and "
+                      "for 5 steps also ends the job; raise it to debug",
+              .min = 1,
+              .aliases = {"silence_limit_s"}})
+        .table("optimizer", &TrainingKeys::optimizer, optimizer_schema(), "Optimizer");
+  }();
   return schema;
 }
 

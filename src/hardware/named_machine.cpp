@@ -12,29 +12,29 @@ struct NetworkFile : NetworkRow {
 };
 
 const deck::Schema<NetworkFile>& network_file_schema() {
-  static const auto schema =
-      deck::Schema<NetworkFile>()
-          .key("origin", &NetworkFile::origin,
-               {.help = "source of these numbers", .required = true})
-          .key("span", static_cast<std::string NetworkFile::*>(&NetworkRow::span),
-               {.help = "devices of a node, or nodes of a cluster",
-                .required = true,
-                .choices = {"node", "cluster"}})
-          .key("gib_per_s", static_cast<double NetworkFile::*>(&NetworkRow::gib_per_s),
-               {.unit = "GiB/s",
-                .help = "bandwidth in one direction, per device or per node",
-                .required = true,
-                .min = 1e-6,
-                .max = 1e6})
-          .key("peer_gib_per_s", static_cast<double NetworkFile::*>(&NetworkRow::peer_gib_per_s),
-               {.unit = "GiB/s",
-                .help = "largest bandwidth to one peer; 0: all",
-                .min = 0,
-                .max = 1e6})
-          .key("start_s", static_cast<double NetworkFile::*>(&NetworkRow::start_s),
-               {.unit = "s", .help = "start of a collective or message", .min = 0, .max = 1})
-          .key("hop_s", static_cast<double NetworkFile::*>(&NetworkRow::hop_s),
-               {.unit = "s", .help = "hop to the next rank", .min = 0, .max = 1});
+  static const auto schema = [] {
+    return deck::Schema<NetworkFile>()
+        .key("origin", &NetworkFile::origin, {.help = "source of these numbers", .required = true})
+        .key("span", static_cast<std::string NetworkFile::*>(&NetworkRow::span),
+             {.help = "devices of a node, or nodes of a cluster",
+              .required = true,
+              .choices = {"node", "cluster"}})
+        .key("gib_per_s", static_cast<double NetworkFile::*>(&NetworkRow::gib_per_s),
+             {.unit = "GiB/s",
+              .help = "bandwidth in one direction, per device or per node",
+              .required = true,
+              .min = 1e-6,
+              .max = 1e6})
+        .key("peer_gib_per_s", static_cast<double NetworkFile::*>(&NetworkRow::peer_gib_per_s),
+             {.unit = "GiB/s",
+              .help = "largest bandwidth to one peer; 0: all",
+              .min = 0,
+              .max = 1e6})
+        .key("start_s", static_cast<double NetworkFile::*>(&NetworkRow::start_s),
+             {.unit = "s", .help = "start of a collective or message", .min = 0, .max = 1})
+        .key("hop_s", static_cast<double NetworkFile::*>(&NetworkRow::hop_s),
+             {.unit = "s", .help = "hop to the next rank", .min = 0, .max = 1});
+  }();
   return schema;
 }
 
