@@ -109,7 +109,7 @@ plan::Plan plan_of(const Case& c) {
   if (device::on_device() && c.microbatch > 2) stage.ckpt_layers = bench_model().num_layers;
   plan::Plan plan =
       plan::equal_stages(bench_model(), stage.microbatch * c.dp * c.microbatches, c.stages, stage);
-  plan.run_ahead = c.run_ahead;
+  plan.order.run_ahead = c.run_ahead;
   return plan;
 }
 

@@ -89,7 +89,7 @@ void run(int plans, unsigned seed) {
       const double error = found_s / found.simulated - 1.0;
       errors[way].push_back(error);
       errors[way + ", on " + sample.profile].push_back(error);
-      errors[fmt::format("{}, run_ahead {}", way, sample.plan.run_ahead)].push_back(error);
+      errors[fmt::format("{}, run_ahead {}", way, sample.plan.order.run_ahead)].push_back(error);
       errors[way + (sample.equal_stages() ? ", equal stages" : ", unequal stages")].push_back(
           error);
       if (std::abs(error) < std::abs(worst[way].error)) return;

@@ -68,7 +68,7 @@ std::vector<plan::Plan> unlike_stages(const model::Config& model, int ranks) {
         if (global_batch % (half * b) != 0) continue;
         plan::Plan plan{.global_batch = global_batch,
                         .microbatches = global_batch / (half * b),
-                        .run_ahead = run_ahead,
+                        .order = {.run_ahead = run_ahead},
                         .stages = {}};
         plan.stages.push_back(
             {.layers = layers, .devices_per_node = half, .microbatch = b, .dp = half});
@@ -123,7 +123,7 @@ std::vector<plan::Plan> plans(const model::Config& model, int ranks) {
             knob(stage);
             if (dp == 1) stage.zero_level = 0;  // means nothing there
           });
-          if (stages > 1 && all.size() % 2 == 1) plan.run_ahead = 2;
+          if (stages > 1 && all.size() % 2 == 1) plan.order.run_ahead = 2;
           if (std::ranges::find(all, plan) == all.end()) all.push_back(plan);
         }
       }
@@ -181,7 +181,7 @@ std::string described(const plan::Plan& plan) {
   const auto add = [&](const char* what, double value) {
     if (value > 0.0) text += fmt::format(" {} {:g}", what, value);
   };
-  if (plan.run_ahead > 1) add("ahead", plan.run_ahead);
+  if (plan.order.run_ahead > 1) add("ahead", plan.order.run_ahead);
   add("zero", s.zero_level);
   add("ckpt", s.ckpt_layers);
   add("w", s.weight_offload_ratio);

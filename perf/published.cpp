@@ -164,9 +164,9 @@ std::optional<Case> read(const json& entry) {
   const int dp = l["dp"], tp = l["tp"], devices = dp * tp;
   c.plan.global_batch = entry["global_batch"];
   c.plan.microbatches = c.plan.global_batch / (int(l["microbatch"]) * dp);
-  c.plan.chunks = l.value("virtual_stages", 1);
-  if (c.plan.chunks > 1) c.plan.run_ahead = 2;  // as Megatron-LM fills its pipelines
-  const int stages = int(l["pp"]) * c.plan.chunks, per_node = h.value("gpus_per_node", 8);
+  c.plan.order.chunks = l.value("virtual_stages", 1);
+  if (c.plan.order.chunks > 1) c.plan.order.run_ahead = 2;  // as Megatron-LM fills its pipelines
+  const int stages = int(l["pp"]) * c.plan.order.chunks, per_node = h.value("gpus_per_node", 8);
   for (int s = 0, first = 0; s < stages; ++s) {
     const int layers = c.model.num_layers / stages + (s < c.model.num_layers % stages ? 1 : 0);
     const int recomputed = recomputed_layers(c.recompute, layers);
@@ -265,7 +265,7 @@ double scores_s(const Case& c, const hardware::Profile& profile) {
     constexpr double reached = 0.8;  // of the memory's bandwidth, as other passes
     device_s[i % device_s.size()] += passes * 2.0 * scores / (reached * profile.bytes_per_s);
   }
-  const double filling = double(c.plan.pipeline_size() - 1) / c.plan.chunks;
+  const double filling = double(c.plan.pipeline_size() - 1) / c.plan.order.chunks;
   return std::ranges::max(device_s) * (c.plan.microbatches + filling);
 }
 

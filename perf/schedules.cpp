@@ -4,7 +4,7 @@
 ///
 /// One rank a stage, with few microbatches (2 S) and with many (8 S). In each round (3 of them, if
 /// not told otherwise) the machine is profiled, and each plan takes a step. `in theory` is (G + (S
-/// - 1) / v) / (G + S - 1), of split backwards what plan::next_split_pass says, over (G + S - 1) (F
+/// - 1) / v) / (G + S - 1), of split backwards what plan::RankPasses says, over (G + S - 1) (F
 /// + B + W), by a layer's prices: equal chunks, nothing for messages, embedding and head.
 #include <fmt/format.h>
 
@@ -54,13 +54,13 @@ std::vector<plan::Plan> orders(const model::Config& model, int size, int microba
     for (const int run_ahead : {1, 2}) {
       plan::Plan& plan = all.emplace_back(
           plan::equal_stages(model, microbatches, size * chunks, {.microbatch = 1}));
-      plan.chunks = chunks;
-      plan.run_ahead = run_ahead;
+      plan.order.chunks = chunks;
+      plan.order.run_ahead = run_ahead;
     }
   for (const int run_ahead : {1, 2}) {
     plan::Plan& split = all.emplace_back(all.front());
-    split.zero_bubble = 1;
-    split.run_ahead = run_ahead;
+    split.order.zero_bubble = 1;
+    split.order.run_ahead = run_ahead;
   }
   return all;
 }
@@ -85,8 +85,8 @@ Shares shares(const model::Config& model, const hardware::Profile& profile) {
 /// In passes of a microbatch over all layers of a rank.
 double theory(const plan::Plan& plan, const Shares& of) {
   const int others = plan.pipeline_size() - 1;
-  if (!plan.zero_bubble) return plan.microbatches + double(others) / plan.chunks;
-  const int more = plan.run_ahead > 1 ? std::min(plan.microbatches - others - 1, others) : 0;
+  if (!plan.order.zero_bubble) return plan.microbatches + double(others) / plan.order.chunks;
+  const int more = plan.order.run_ahead > 1 ? std::min(plan.microbatches - others - 1, others) : 0;
   return plan.microbatches +
          std::max(others * of.forward, others * (1.0 - 2.0 * of.weights) - more * of.weights);
 }
@@ -104,8 +104,8 @@ void print(std::span<const plan::Plan> plans, std::span<const perf::Measurement>
         schedule::simulate(schedule::compile_all(plan, model), plan, model, profile).iteration_s;
     if (i == 0) first_simulated_s = simulated_s;
     table.add({fmt::format("{}", plan.pipeline_size()), fmt::format("{}", plan.microbatches),
-               fmt::format("{}", plan.chunks), fmt::format("{}", plan.run_ahead),
-               plan.zero_bubble ? fmt::format("ZB-H{}", plan.run_ahead) : "",
+               fmt::format("{}", plan.order.chunks), fmt::format("{}", plan.order.run_ahead),
+               plan.order.zero_bubble ? fmt::format("ZB-H{}", plan.order.run_ahead) : "",
                format_seconds(analyzer::analyze(plan, model, profile).iteration_s),
                format_seconds(simulated_s), format_seconds(measured[i].iteration_s),
                fmt::format("{:.3f}", simulated_s / measured[i].iteration_s),

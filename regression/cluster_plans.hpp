@@ -44,7 +44,7 @@ struct ClusterPlan {
 
 /// The same with backwards in two parts, which need all gradients in their place.
 inline ClusterPlan split_backwards(ClusterPlan sample) {
-  sample.plan.zero_bubble = 1;
+  sample.plan.order.zero_bubble = 1;
   for (plan::Stage& stage : sample.plan.stages) stage.zero_level = std::min(stage.zero_level, 1);
   return sample;
 }
@@ -139,8 +139,9 @@ class ClusterPlans {
     };
     plan::Stage of_all;
     knobs(of_all);
-    plan::Plan plan{
-        .microbatches = pick<int>({8, 16, 32}), .run_ahead = pick<int>({1, 2}), .stages = {}};
+    plan::Plan plan{.microbatches = pick<int>({8, 16, 32}),
+                    .order = {.run_ahead = pick<int>({1, 2})},
+                    .stages = {}};
     plan.global_batch = sequences * plan.microbatches;
     int first = 0, used = 0;
     for (int mesh : meshes) {

@@ -138,7 +138,7 @@ inline void choose_nodes(std::mt19937& random, plan::Stage& stage) {
 /// several replicas of what they shard, some store layers, some lie on several nodes, and some step
 /// on the host what they offload; the generator stays as it is.
 inline void choose_later_knobs(std::mt19937 random, plan::Plan& plan) {
-  plan.run_ahead = pick(random, {1, 2});
+  plan.order.run_ahead = pick(random, {1, 2});
   for (plan::Stage& stage : plan.stages) {
     stage.optim_disk_ratio = pick(random, {0, 0, 0, 1, 2}) / 2.0 * stage.optim_offload_ratio;
     stage.act_disk_ratio = pick(random, {0, 0, 0, 1, 2}) / 2.0 * stage.act_offload_ratio;
@@ -238,7 +238,7 @@ inline plan::Plan zero_bubble_plan(std::mt19937& random, model::Config& model, i
   } while (ranks > max_ranks);
   model.num_layers = int(splits.size()) + pick(random, {0, 1, 2, 3});
   plan::Plan plan = plan_of(random, model, splits);
-  plan.zero_bubble = 1;
+  plan.order.zero_bubble = 1;
   plan.microbatches = pick(random, {1, 2, 3, 4, 5, 6, 7, 9});
   plan.global_batch = sequences * plan.microbatches;
   for (plan::Stage& stage : plan.stages) {
@@ -269,7 +269,7 @@ inline plan::Plan interleaved_plan(std::mt19937& random, model::Config& model, i
   for (std::size_t i = 0; i < size * std::size_t(chunks - 1); ++i) splits.push_back(splits[i]);
   model.num_layers = int(splits.size()) + pick(random, {0, 1, 2, 3});
   plan::Plan plan = plan_of(random, model, splits);
-  plan.chunks = chunks;
+  plan.order.chunks = chunks;
   plan.microbatches = pick(random, {1, 2, 3, 4, 5, 6, 7, 9});
   plan.global_batch = sequences * plan.microbatches;
   for (std::size_t i = size; i < splits.size(); ++i) {

@@ -92,6 +92,8 @@ struct Prediction {
   TiedTimes tied = {};
 };
 
+struct ChunkBytes;
+
 /// Predicts plans of one model on one machine. For one thread.
 class Analyzer {
  public:
@@ -113,9 +115,9 @@ class Analyzer {
   const SplitBackward& split_backward(const plan::Plan& plan, int stage);
   // Of stages in the order of variables().
   using Numbers = std::span<const std::vector<double>>;
-  void split(const plan::Plan& plan, int stage, std::vector<double> numbers,
-             StagePrediction& prediction, Pipeline& pipeline);
-  void take_together(const plan::Plan& plan, int first, Numbers numbers, Prediction& prediction);
+  ChunkBytes chunk_bytes(const plan::Plan& plan, int stage, std::vector<double> numbers);
+  void set_memory_by_passes(const plan::Plan& plan, int first, Numbers numbers,
+                            Prediction& prediction);
 
   const model::Config& model_;
   const hardware::Machine& machine_;

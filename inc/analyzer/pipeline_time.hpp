@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <vector>
 
+#include "plan/order.hpp"
+
 namespace brume::analyzer {
 
 /// Times of one stage's passes: seconds, expressions of them, or the terms of their sums. Overlap
@@ -103,8 +105,7 @@ struct Pipeline {
   std::vector<double> messages_s;  ///< [boundary] a microbatch's way to the next stage, or back
   TiedTimes tied;
   int microbatches = 1;             ///< an iteration
-  int run_ahead = 1;                ///< plan::Plan::run_ahead
-  int chunks = 1;                   ///< plan::Plan::chunks
+  plan::Order order = {};           ///< order of passes
   std::vector<Beside> beside = {};  ///< [stage]; where there is none, nothing slows anything
   /// [stage] Second part of backward_s, if backwards are split; otherwise none.
   std::vector<double> weights_s = {};

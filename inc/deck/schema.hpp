@@ -136,6 +136,16 @@ class Schema {
     return *this;
   }
 
+  /// A plain key bound to a member of a part.
+  template <typename U, typename V>
+  Schema& key(std::string name, U T::*part, V U::*member, Key key) {
+    fields_->fields.push_back(
+        {.name = std::move(name), .key = std::move(key), .value = [part, member](void* object) {
+           return detail::Value(&(static_cast<T*>(object)->*part.*member));
+         }});
+    return *this;
+  }
+
   /// A word bound to an enumeration, whose values are the numbers of the key's choices.
   template <typename E>
   requires std::is_enum_v<E> Schema& key(std::string name, E T::*member, Key key) {

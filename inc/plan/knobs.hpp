@@ -40,7 +40,9 @@ struct Knob {
   const char* name;         ///< key of a plan's text and of JSON
   const char* former = "";  ///< the key in older plans
   const char* symbol = "";  ///< variable of the analyzer's expressions
-  std::variant<int Stage::*, double Stage::*, std::string Stage::*, int Plan::*, Derived> member;
+  std::variant<int Stage::*, double Stage::*, std::string Stage::*, int Plan::*, int Order::*,
+               Derived>
+      member;
   SearchMember search = {};  ///< the deck's key, whose bounds are the knob's
   /// Lower bound of a knob without such a key.
   double min = -std::numeric_limits<double>::infinity();
@@ -77,14 +79,14 @@ inline constexpr Knob knobs[] = {
      .help = "microbatches per step"},
     {.name = "run_ahead",
      .symbol = "r",
-     .member = &Plan::run_ahead,
+     .member = &Order::run_ahead,
      .search = &SearchKeys::run_ahead,
      .unit = "microbatches",
      .help = "1: 1F1B; 2: eager 1F1B, twice the microbatches in flight",
      .turn = 10},
     {.name = "virtual_stages",
      .former = "chunks",
-     .member = &Plan::chunks,
+     .member = &Order::chunks,
      .search = &SearchKeys::chunks,
      .help = "virtual stages per device: stages i, i + S / virtual_stages, ... share devices",
      .if_not_least = true,
@@ -92,7 +94,7 @@ inline constexpr Knob knobs[] = {
      .order = true,
      .turn = 18},
     {.name = "zero_bubble",
-     .member = &Plan::zero_bubble,
+     .member = &Order::zero_bubble,
      .search = &SearchKeys::zero_bubble,
      .min = 0,
      .max = 1,

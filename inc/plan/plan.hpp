@@ -11,6 +11,7 @@
 #include "hardware/cluster.hpp"
 #include "model/model.hpp"
 #include "plan/axes.hpp"
+#include "plan/order.hpp"
 
 namespace brume::plan {
 
@@ -47,14 +48,7 @@ struct Plan {
   int version = 1;
   int global_batch = 0;  ///< sequences an iteration
   int microbatches = 1;  ///< G, an iteration; microbatch * dp * G = global_batch in every stage
-  /// Microbatches by which a stage is ahead of the next one: 1 as in 1F1B, or 2, so that messages
-  /// between stages hide behind computation.
-  int run_ahead = 1;
-  /// Stages that lie on the same devices, each a chunk of the layers there (interleaved 1F1B).
-  int chunks = 1;
-  /// 1: backwards are in two parts, of which gradients of weights fill what would be idle: ZB-H1,
-  /// with run_ahead 2 ZB-H2.
-  int zero_bubble = 0;
+  Order order = {};
   /// [nodes] the node on which the devices lie that stages count as those of the i-th one; none:
   /// nodes in the cluster's order.
   std::vector<int> node_order = {};
@@ -63,16 +57,15 @@ struct Plan {
 
   int num_stages() const { return int(stages.size()); }
   /// Groups of devices that the stages lie on: the first stages, one each.
-  int pipeline_size() const { return num_stages() / chunks; }
+  int pipeline_size() const { return num_stages() / order.chunks; }
+  PipelineShape shape() const { return {pipeline_size(), microbatches}; }
   int devices() const;
   bool operator==(const Plan&) const = default;
 };
 
 bool uses_disk(const Stage& stage);
 
-/// Whether stages work in the order of 1F1B, ahead or not: no chunks, whole backwards.
-bool is_1f1b(const Plan& plan);
-/// The knobs that make a plan's order another one: "virtual_stages = 2"; empty: 1F1B.
+/// Returns the knobs that make a plan's order another one: "virtual_stages = 2"; empty: 1F1B.
 std::string order_text(const Plan& plan);
 
 /// The text form: TOML, exact. `parse` names origin, line and key of what is wrong.
@@ -138,10 +131,6 @@ std::map<Node, std::vector<int>> ranks_of_nodes(const Plan& plan, const hardware
 
 /// The rank of a job, whose ranks are numbered group by group, that takes a rank of the plan.
 int job_rank(const Plan& plan, const hardware::Cluster& cluster, int rank);
-
-/// Earlier microbatches in flight on a stage with so many after it, while one passes forward:
-/// min(run_ahead stages_after, G - 1).
-int in_flight(int run_ahead, int stages_after, int microbatches);
 
 /// Blocks of the model a stage holds, as indices: 0 embedding, 1..L layers, L + 1 head.
 struct BlockRange {

@@ -3,7 +3,7 @@
 ///
 /// N is double or symbolic::Expr. A truth is 1, else 0. The module does not need `symbolic`: the
 /// operations of an expression are found by its type. How many microbatches a stage has in flight
-/// is plan::in_flight.
+/// is plan::Order::in_flight.
 #pragma once
 
 #include <algorithm>

@@ -101,8 +101,8 @@ Excess excesses(int trials) {
     all.insert(all.end(), others.begin(), others.end());
     for (const PipelineConfig& config : all) {
       if (config.num_stages == 1) continue;
-      const std::vector<Point> stages =
-          random_assignment(random, input, config.zero_bubble ? split_axes : axes, config, grid);
+      const std::vector<Point> stages = random_assignment(
+          random, input, config.order.zero_bubble ? split_axes : axes, config, grid);
       if (stages.empty()) continue;
       const MessageTable messages(grid, config, cluster);
       const Pipeline pipeline{.config = config,
@@ -112,9 +112,9 @@ Excess excesses(int trials) {
                               .deadline = never,
                               .cells = {}};
       const double predicted_s = grid.predicted_s(plan_of(input, config, stages));
-      (config.is_1f1b()     ? found.of_1f1b
-       : config.zero_bubble ? found.of_two_parts
-                            : found.of_chunks)
+      (config.order.is_1f1b()     ? found.of_1f1b
+       : config.order.zero_bubble ? found.of_two_parts
+                                  : found.of_chunks)
           .push_back(least_s(pipeline, stages) / predicted_s - 1.0);
     }
   }

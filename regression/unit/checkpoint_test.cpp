@@ -73,7 +73,7 @@ plan::Plan with_disk(plan::Plan plan, double optim_disk, double act_disk) {
 
 /// The same stages, of which each so many lie on the same ranks.
 plan::Plan interleaved(plan::Plan plan, int chunks) {
-  plan.chunks = chunks;
+  plan.order.chunks = chunks;
   return plan;
 }
 

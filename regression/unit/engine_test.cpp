@@ -136,7 +136,7 @@ TEST_P(ZeroBubbleContract, RandomPlanTrainsAsWithWholeBackwards) {
   const data::Sampler data = tokens.sampler(model.seq_len, model.isolated);
   const Settings settings = test::contract_settings(6);
   const test::Trained split = test::train(plan, model, settings, data);
-  plan.zero_bubble = 0;
+  plan.order.zero_bubble = 0;
   const test::Trained whole = test::train(plan, model, settings, data);
   const std::string both = model::text(model) + "\n" + plan::text(plan);
   EXPECT_EQ(split.losses, whole.losses) << both;

@@ -151,7 +151,7 @@ TEST(Grid, NoStrategyTakesLongerThanItsPlan) {
       const Layout& mesh = config.layouts[std::size_t(layout)];
       plan::Plan plan{.global_batch = 8,
                       .microbatches = config.microbatches,
-                      .run_ahead = config.run_ahead,
+                      .order = {.run_ahead = config.order.run_ahead},
                       .stages = {stage_of(mesh, cluster.groups[std::size_t(mesh.group)].name)}};
       point.strategy.apply_to(plan.stages[0]);
       grid.price_time({config, layout, 0}, std::span(&point, 1));

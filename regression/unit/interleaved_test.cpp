@@ -28,7 +28,7 @@ std::string text(const std::vector<plan::Pass>& passes) {
 
 plan::Plan equal_chunks(const model::Config& model, int size, int chunks, int microbatches) {
   plan::Plan plan = plan::equal_stages(model, microbatches, size * chunks, {.microbatch = 1});
-  plan.chunks = chunks;
+  plan.order.chunks = chunks;
   return plan;
 }
 
@@ -36,7 +36,7 @@ plan::Plan equal_chunks(const model::Config& model, int size, int chunks, int mi
 // rank.
 TEST(Interleaved, HasTheOrderOfMegatronWhereStagesRunAhead) {
   plan::Plan plan = equal_chunks(samples::small_model(8), 4, 2, 8);
-  plan.run_ahead = 2;
+  plan.order.run_ahead = 2;
   EXPECT_EQ(text(passes(plan, 0, {})),
             "f0.0 f0.1 f0.2 f0.3 f1.0 f1.1 f1.2 f1.3 f0.4 f0.5 f0.6 b1.0 f0.7 b1.1 f1.4 b1.2 f1.5 "
             "b1.3 f1.6 b0.0 f1.7 b0.1 b0.2 b0.3 b1.4 b1.5 b1.6 b1.7 b0.4 b0.5 b0.6 b0.7");
@@ -59,7 +59,7 @@ TEST(Interleaved, HasEveryPassOnce) {
     model::Config model = test::random_model(random);
     const plan::Plan plan = test::interleaved_plan(random, model, 12);
     for (int first = 0; first < plan.pipeline_size(); ++first)
-      for (int chunk = 0; chunk < plan.chunks; ++chunk) {
+      for (int chunk = 0; chunk < plan.order.chunks; ++chunk) {
         int forwards = 0, backwards = 0;
         for (const plan::Pass& pass : passes(plan, first, {}))
           if (pass.chunk == chunk) {
@@ -78,7 +78,7 @@ class Bubble : public ::testing::TestWithParam<std::tuple<int, int>> {
     const auto [size, chunks] = GetParam();
     const model::Config model = test::bare_model(size * chunks);
     plan::Plan plan = equal_chunks(model, size, chunks, microbatches);
-    plan.run_ahead = run_ahead;
+    plan.order.run_ahead = run_ahead;
     return simulate(compile_all(plan, model, {.tight = false}), plan, model, profile_).iteration_s /
            chunk_s();
   }

@@ -42,19 +42,21 @@ std::map<std::ptrdiff_t, int> rows_of_members() {
 
 TEST(Knobs, EveryMemberHasOneRow) {
   EXPECT_EQ(rows_of_members<Stage>().size(), arity<Stage>());
-  // But for its stages, and the order of its nodes, which is no number.
-  EXPECT_EQ(rows_of_members<Plan>().size() + 2, arity<Plan>());
-  for (const auto& rows : {rows_of_members<Stage>(), rows_of_members<Plan>()})
+  EXPECT_EQ(rows_of_members<Order>().size(), arity<Order>());
+  // But for its order of passes, its stages, and the order of its nodes, which is no number.
+  EXPECT_EQ(rows_of_members<Plan>().size() + 3, arity<Plan>());
+  for (const auto& rows :
+       {rows_of_members<Stage>(), rows_of_members<Order>(), rows_of_members<Plan>()})
     for (const auto& [place, count] : rows) EXPECT_EQ(count, 1) << "at byte " << place;
 }
 
 TEST(Knobs, TellWhichOrdersAreNot1F1B) {
-  for_members<Plan>(knobs, [](const Knob& knob, auto member) {
+  for_members<Order>(knobs, [](const Knob& knob, auto member) {
     if (!knob.order) return;
     Plan plan{.stages = std::vector<Stage>(2)};
-    EXPECT_TRUE(is_1f1b(plan) && order_text(plan).empty());
-    plan.*member = 2;
-    EXPECT_FALSE(is_1f1b(plan)) << knob.name;
+    EXPECT_TRUE(plan.order.is_1f1b() && order_text(plan).empty());
+    plan.order.*member = 2;
+    EXPECT_FALSE(plan.order.is_1f1b()) << knob.name;
     EXPECT_EQ(order_text(plan), std::string(knob.name) + " = 2");
   });
 }

@@ -15,7 +15,7 @@ namespace {
 PipelineConfig config_of(const plan::Plan& plan) {
   PipelineConfig config{.num_stages = plan.num_stages(),
                         .microbatches = plan.microbatches,
-                        .run_ahead = plan.run_ahead,
+                        .order = {.run_ahead = plan.order.run_ahead},
                         .layouts = {}};
   for (const plan::Stage& stage : plan.stages)
     config.layouts.push_back({.nodes = stage.nodes,

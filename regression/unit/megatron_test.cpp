@@ -138,15 +138,15 @@ TEST_F(Megatron, StagesOnTheSameDevicesAreVirtual) {
     stage.first_layer = 2 * i++;
     stage.layers = 2;
   }
-  plan.chunks = plan.run_ahead = 2;
+  plan.order.chunks = plan.order.run_ahead = 2;
   EXPECT_EQ(value("--pipeline-model-parallel-size"), "2");
   EXPECT_EQ(value("--num-virtual-stages-per-pipeline-rank"), "2");
   EXPECT_EQ(value("--pipeline-model-parallel-layout"), "-");
   plan.stages[1].layers = 3, plan.stages[2].layers = 1;
   EXPECT_EQ(value("--pipeline-model-parallel-layout"), "Et*2|t*3|t*1|t*2L");
-  plan.run_ahead = 1;
+  plan.order.run_ahead = 1;
   EXPECT_NE(refusal().find("run_ahead"), std::string::npos);
-  plan.run_ahead = 2;
+  plan.order.run_ahead = 2;
   plan.microbatches = 15;
   EXPECT_NE(refusal().find("15 microbatches"), std::string::npos);
 }
@@ -177,8 +177,8 @@ TEST_F(Megatron, RefusesWhatItHasNothingLike) {
   refused([&] { stage().weight_offload_ratio = 0.5; }, "weight_offload_ratio");
   refused([&] { stage().grad_offload_ratio = 0.5; }, "grad_offload_ratio");
   refused([&] { stage().act_offload_ratio = 0.5; }, "act_offload_ratio");
-  refused([&] { cut(), plan.run_ahead = 2; }, "run_ahead");
-  refused([&] { cut(), plan.zero_bubble = 1; }, "zero_bubble = 1");
+  refused([&] { cut(), plan.order.run_ahead = 2; }, "run_ahead");
+  refused([&] { cut(), plan.order.zero_bubble = 1; }, "zero_bubble = 1");
   refused([&] { cut(), plan.stages[1].tp = 1; }, "tp");
   refused([&] { cut(), plan.stages[1].microbatch = 2; }, "microbatch");
   refused([&] { cut(), plan.stages[0].zero_level = plan.stages[1].zero_level = 3; },
@@ -263,7 +263,7 @@ TEST_F(MegatronArguments, WhatIsExportedComesBack) {
     stage.first_layer = 2 * i++;
     stage.layers = stage.ckpt_layers = 2;
   }
-  plan.chunks = plan.run_ahead = 2;
+  plan.order.chunks = plan.order.run_ahead = 2;
   comes_back();
 }
 
@@ -373,7 +373,8 @@ TEST_F(MegatronArguments, VirtualStagesAreChunks) {
   const auto chunks = [&](const std::string& arguments) {
     const plan::Plan plan =
         read(few + ("--num-layers 4 --pipeline-model-parallel-size 2 " + arguments)).plan;
-    return std::tuple(plan.chunks, plan.run_ahead, plan.num_stages(), plan.stages.back().layers);
+    return std::tuple(plan.order.chunks, plan.order.run_ahead, plan.num_stages(),
+                      plan.stages.back().layers);
   };
   EXPECT_EQ(chunks(""), std::tuple(1, 1, 2, 2));
   EXPECT_EQ(chunks("--num-virtual-stages-per-pipeline-rank 2"), std::tuple(2, 2, 4, 1));

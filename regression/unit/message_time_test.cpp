@@ -97,7 +97,7 @@ TEST_F(MessageTime, ATiedTableGoesToEachReplica) {
 
 // Ranks fill nodes of four in order: stages of two ranks are on one node, the third one is not.
 TEST_F(MessageTime, PlacesFollowFromThePlan) {
-  plan::Plan plan{.microbatches = 2, .run_ahead = 2, .stages = {}};
+  plan::Plan plan{.microbatches = 2, .order = {.run_ahead = 2}, .stages = {}};
   for (int i = 0; i < 3; ++i) {
     plan.stages.push_back(stage(1, 2, 1));
     plan.stages.back().first_layer = i;

@@ -114,9 +114,9 @@ Expectation quick_test() {
 }
 
 TEST(MistPlans, AreIn1F1B) {
-  for (int plan::Plan::*knob : {&plan::Plan::run_ahead, &plan::Plan::zero_bubble}) {
+  for (int plan::Order::*knob : {&plan::Order::run_ahead, &plan::Order::zero_bubble}) {
     plan::Plan plan = plan_of(quick_test());
-    ++(plan.*knob);
+    ++(plan.order.*knob);
     EXPECT_THROW(case_of(plan, config_of(quick_test()), profile_of(quick_test()),
                          hardware::NodeGroup{.memory_bytes = 1 << 30}, {}),
                  Error);

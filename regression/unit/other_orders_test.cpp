@@ -8,7 +8,7 @@
 #include <set>
 #include <vector>
 
-#include "plan/passes.hpp"
+#include "plan/order.hpp"
 #include "planning_samples.hpp"
 #include "schedule/steady.hpp"
 #include "tuner/tuner.hpp"
@@ -47,8 +47,8 @@ TEST(OtherOrders, FramesFollowTheLists) {
     std::multiset<int> all;  // chunks; 0: backwards in two parts
     for (const PipelineConfig& config : configs_in_other_orders(of, 8, cluster, keys)) {
       EXPECT_EQ(config.layouts.size(), 1u);
-      EXPECT_FALSE(config.is_1f1b());
-      all.insert(config.zero_bubble ? 0 : config.chunks);
+      EXPECT_FALSE(config.order.is_1f1b());
+      all.insert(config.order.zero_bubble ? 0 : config.order.chunks);
     }
     return all;
   };
@@ -62,7 +62,7 @@ TEST(OtherOrders, FramesFollowTheLists) {
   keys.run_ahead = {1};
   const std::vector<PipelineConfig> ahead = configs_in_other_orders(model, 8, four, keys);
   ASSERT_EQ(ahead.size(), 1u);
-  EXPECT_EQ(ahead[0].run_ahead, 2);
+  EXPECT_EQ(ahead[0].order.run_ahead, 2);
   EXPECT_TRUE(configs_in_other_orders(model, 9, four, keys).empty());
   keys = pipelines(2);
   keys.chunks = {1, 4};
@@ -88,19 +88,15 @@ TEST(OtherOrders, PassesInFlightAreThoseOfTheOrder) {
       for (const int microbatches : {8, 9, 13, 40})
         for (const int run_ahead : {1, 2})
           for (int after = 0; after < stages; ++after) {
-            const plan::Rounds rounds{microbatches, stages, chunks};
-            const int ahead = plan::passes_in_flight(rounds, run_ahead, stages - 1 - after);
-            int most = 0;
-            for (int forwards = 0, backwards = 0; backwards < rounds.passes();) {
-              ++(plan::next_pass(forwards, backwards, ahead, rounds).forward ? forwards
-                                                                             : backwards);
-              most = std::max(most, forwards - backwards);
-            }
-            const PipelineConfig config{.num_stages = stages,
-                                        .microbatches = microbatches,
-                                        .run_ahead = run_ahead,
-                                        .chunks = chunks,
-                                        .layouts = {}};
+            const plan::Order order{.run_ahead = run_ahead, .chunks = chunks};
+            int most = 0, own = 0;
+            plan::RankPasses(order, {stages, microbatches}, stages - 1 - after)
+                .each([&](const plan::Pass& pass) {
+                  own += pass.forward ? 1 : -1;
+                  most = std::max(most, own);
+                });
+            const PipelineConfig config{
+                .num_stages = stages, .microbatches = microbatches, .order = order, .layouts = {}};
             // The one that is worked on counts as a whole microbatch.
             EXPECT_NEAR((config.in_flight(after) + 1.0) * chunks, most, 1e-9);
           }
@@ -114,9 +110,9 @@ double fastest_equal_s(const model::Config& model, int stages, int microbatches,
   for (const int chunks : numbers_of_chunks)
     for (const int run_ahead : {1, 2}) {
       plan::Plan plan = plan::equal_stages(model, microbatches, stages * chunks, {.microbatch = 1});
-      plan.chunks = chunks;
-      plan.run_ahead = run_ahead;
-      plan.zero_bubble = zero_bubble;
+      plan.order.chunks = chunks;
+      plan.order.run_ahead = run_ahead;
+      plan.order.zero_bubble = zero_bubble;
       for (plan::Stage& stage : plan.stages) stage.stored_layers = stage.layers;
       fastest_s = std::min(fastest_s, schedule::steady_time(plan, model, machine));
     }
@@ -134,7 +130,7 @@ TEST(OtherOrders, TheSearchFindsChunks) {
     const hardware::Cluster cluster = of_devices(stages);
     const Result found = tune(model, 2 * stages, cluster, machine, keys);
     const RankedPlan& best = found.best[0];
-    EXPECT_GT(best.plan.chunks, 1);
+    EXPECT_GT(best.plan.order.chunks, 1);
     EXPECT_EQ(best.plan.pipeline_size(), stages);
     EXPECT_LE(best.seconds(),
               1.01 * fastest_equal_s(model, stages, 2 * stages, machine, false, {2, 4}));
@@ -145,7 +141,7 @@ TEST(OtherOrders, TheSearchFindsChunks) {
 
     keys.chunks = {1};
     const Result one_chunk = tune(model, 2 * stages, cluster, machine, keys, {.reasons = false});
-    EXPECT_EQ(one_chunk.best[0].plan.chunks, 1);
+    EXPECT_EQ(one_chunk.best[0].plan.order.chunks, 1);
     EXPECT_LT(best.seconds(), 0.98 * one_chunk.best[0].seconds());
     EXPECT_NEAR(*without->iteration_s, one_chunk.best[0].seconds(),
                 0.03 * one_chunk.best[0].seconds());
@@ -159,7 +155,7 @@ TEST(OtherOrders, TheSearchFindsBackwardsInTwoParts) {
     deck::SearchKeys keys = pipelines(4);
     keys.chunks = {1};
     const Result found = tune(model, microbatches, of_devices(4), machine, keys);
-    EXPECT_EQ(found.best[0].plan.zero_bubble, 1);
+    EXPECT_EQ(found.best[0].plan.order.zero_bubble, 1);
     EXPECT_LE(found.best[0].seconds(),
               1.01 * fastest_equal_s(model, 4, microbatches, machine, true, {1}));
     keys.zero_bubble = false;
@@ -179,12 +175,12 @@ TEST(OtherOrders, ReasonsLookAtThem) {
   keys.stages = {};
   keys.dp = {};
   const Result found = tune(model, 8, of_devices(4), machine, keys);
-  EXPECT_TRUE(plan::is_1f1b(found.best[0].plan));
+  EXPECT_TRUE(found.best[0].plan.order.is_1f1b());
   const auto without = std::ranges::find(found.ablations, "data parallelism", &Ablation::knob);
   ASSERT_NE(without, found.ablations.end());
   keys.dp = {1};
   const Result searched = tune(model, 8, of_devices(4), machine, keys, {.reasons = false});
-  EXPECT_FALSE(plan::is_1f1b(searched.best[0].plan));
+  EXPECT_FALSE(searched.best[0].plan.order.is_1f1b());
   const double most_s = 1.05 * searched.best[0].seconds();
   EXPECT_LE(*without->iteration_s, most_s);
   keys.chunks = {1};
@@ -207,7 +203,7 @@ TEST(OtherOrders, PlansFit) {
     const auto seconds = [&] {
       const RankedPlan best = tune(model, 4, cluster, machine, keys, {.reasons = false}).best[0];
       EXPECT_LE(best.placed_device_bytes(), memory_bytes);
-      in_other_orders += !plan::is_1f1b(best.plan);
+      in_other_orders += !best.plan.order.is_1f1b();
       return best.seconds();
     };
     const double all_s = seconds();

@@ -138,8 +138,10 @@ TEST(PipelineModelOfNearlyEqualStages, FirstMicrobatchesKnowWhenTheBusiestOneTak
       .num_layers = 32, .hidden_size = 4096, .num_heads = 32, .seq_len = 2048, .vocab_size = 65024};
   model.ffn_size = 4 * model.hidden_size;
   model.precision = model::Precision::bf16;
-  plan::Plan plan{
-      .global_batch = microbatches, .microbatches = microbatches, .run_ahead = 2, .stages = {}};
+  plan::Plan plan{.global_batch = microbatches,
+                  .microbatches = microbatches,
+                  .order = {.run_ahead = 2},
+                  .stages = {}};
   for (const int layers : {17, 15})
     plan.stages.push_back({.first_layer = layers == 17 ? 0 : 17,
                            .layers = layers,

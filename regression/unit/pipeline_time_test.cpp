@@ -36,7 +36,7 @@ TEST(PipelineTime, EqualStagesMatchTheTextbook) {
     for (int stages : {1, 2, 4, 7})
       for (int microbatches : {1, 2, 3, 8, 20}) {
         Pipeline p = pipeline(std::vector(std::size_t(stages), passes(0.5, 1.0)), microbatches);
-        p.run_ahead = run_ahead;
+        p.order.run_ahead = run_ahead;
         EXPECT_NEAR(iteration_time(p), (microbatches - 1 + stages) * 1.5, 1e-12);
       }
 }
@@ -149,7 +149,7 @@ TEST(PipelineTime, RunningAheadHidesShortMessages) {
   const auto more_s = [](int run_ahead, double message_s) {
     const auto time_s = [&](int microbatches) {
       Pipeline p = pipeline(std::vector(std::size_t{4}, passes(1.0, 2.0)), microbatches, message_s);
-      p.run_ahead = run_ahead;
+      p.order.run_ahead = run_ahead;
       return iteration_time(p);
     };
     return (time_s(36) - time_s(24)) / 12.0;
@@ -326,7 +326,7 @@ class Twin {
  public:
   explicit Twin(const Pipeline& pipeline) : p_(pipeline), stages_(int(pipeline.stages.size())) {
     for (int i = 0; i < stages_; ++i) {
-      const int ahead = plan::in_flight(p_.run_ahead, stages_ - 1 - i, p_.microbatches);
+      const int ahead = p_.order.in_flight({stages_, p_.microbatches}, i);
       std::vector<std::pair<bool, int>> order;
       for (int m = 0; m < ahead; ++m) order.emplace_back(true, m);
       for (int m = ahead; m < p_.microbatches; ++m) {
@@ -361,7 +361,7 @@ class Twin {
   double message_end_s(int boundary, bool down, int m) {
     return message_s_[{boundary, down, m}] + p_.messages_s[std::size_t(boundary)];
   }
-  bool runs_ahead() const { return p_.run_ahead > 1 && p_.microbatches > 2; }
+  bool runs_ahead() const { return p_.order.run_ahead > 1 && p_.microbatches > 2; }
   static bool raise(double& value, double least) {
     if (least <= value) return false;
     value = least;
@@ -376,7 +376,7 @@ class Twin {
         const auto [forward, m] = order[k];
         double least_s = 0.0;
         if (k > 0) least_s = pass_end_s(i, order[k - 1].first, order[k - 1].second);
-        if (runs_ahead() && p_.run_ahead == 2 && k > 1) {
+        if (runs_ahead() && p_.order.run_ahead == 2 && k > 1) {
           const auto [sent_forward, sent] = order[k - 2];
           if (sent_forward ? i + 1 < stages_ : i > 0)
             least_s =
@@ -424,7 +424,7 @@ TEST(PipelineTime, ANaiveTwinAgrees) {
   for (int trial = 0; trial < 300; ++trial) {
     const unsigned most_microbatches = trial % 10 == 0 ? 40 : 9;
     Pipeline p = pipeline({}, 1 + int(random() % most_microbatches));
-    p.run_ahead = 1 + int(random() % (most_microbatches > 9 ? 2 : 3));
+    p.order.run_ahead = 1 + int(random() % (most_microbatches > 9 ? 2 : 3));
     const std::size_t stages = 1 + random() % 6;
     for (std::size_t i = 0; i < stages; ++i) {
       p.stages.push_back(passes(number(8), number(16)));
@@ -449,8 +449,8 @@ TEST(PipelineTime, ChunksHaveTheirBubble) {
           p.stages.assign(std::size_t(size * chunks), passes);
           p.messages_s.assign(p.stages.size() - 1, 0.0);
           p.microbatches = microbatches;
-          p.run_ahead = run_ahead;
-          p.chunks = chunks;
+          p.order.run_ahead = run_ahead;
+          p.order.chunks = chunks;
           EXPECT_NEAR(iteration_time(p), 3.0 * (chunks * microbatches + size - 1), 1e-9)
               << size << " ranks, " << chunks << " chunks, " << microbatches;
         }
@@ -466,6 +466,7 @@ TEST(PipelineTime, SplitBackwardsHaveTheirBubble) {
       p.stages.assign(std::size_t(size), passes);
       p.messages_s.assign(p.stages.size() - 1, 0.0);
       p.microbatches = microbatches;
+      p.order.zero_bubble = 1;
       p.weights_s.assign(p.stages.size(), 0.75);
       EXPECT_NEAR(iteration_time(p), 3.25 * microbatches + 1.75 * (size - 1), 1e-9)
           << size << " ranks, " << microbatches;

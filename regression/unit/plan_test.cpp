@@ -1,12 +1,18 @@
 #include "plan/plan.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
+#include <set>
 #include <string>
+#include <tuple>
+#include <vector>
 
 #include "base/error.hpp"
-#include "plan/passes.hpp"
+#include "deck/deck.hpp"
+#include "plan/order.hpp"
 #include "refusal.hpp"
 
 namespace brume::plan {
@@ -189,7 +195,7 @@ TEST(PlanCheck, NamesWhatIsWrong) {
 /// Four stages on the devices of two.
 Plan two_chunks() {
   Plan plan = sample();
-  plan.chunks = 2;
+  plan.order.chunks = 2;
   plan.stages.insert(plan.stages.end(), plan.stages.begin(), plan.stages.end());
   for (int i = 0; Stage & stage : plan.stages) {
     stage.first_layer = i++;
@@ -265,13 +271,14 @@ TEST(PlanCheck, ChunksHaveTheMeshOfTheirDevices) {
   EXPECT_EQ(refused([](Plan& plan) { plan.stages[3].zero_level = 0; }),
             "plan: stage 3: it lies on the devices of stage 1, so nodes, devices_per_node, "
             "microbatch, dp, tp, zero_level, replicas and group must be those of stage 1");
-  EXPECT_EQ(refused([](Plan& plan) { plan.chunks = 3; }),
+  EXPECT_EQ(refused([](Plan& plan) { plan.order.chunks = 3; }),
             "plan: virtual_stages = 3 must divide its 4 stages into at least 2 that have devices "
             "of their "
             "own");
-  EXPECT_NE(refused([](Plan& plan) { plan.chunks = 4; }).find("at least 2"), std::string::npos);
+  EXPECT_NE(refused([](Plan& plan) { plan.order.chunks = 4; }).find("at least 2"),
+            std::string::npos);
   Plan plan = two_chunks();
-  plan.chunks = 3;
+  plan.order.chunks = 3;
   EXPECT_EQ(test::refusal([&] { parse(text(plan), "plan.toml"); }),
             "plan.toml: virtual_stages = 3 must divide the 4 stages of a plan");
 }
@@ -279,21 +286,21 @@ TEST(PlanCheck, ChunksHaveTheMeshOfTheirDevices) {
 TEST(Plan, SplitBackwardsAreWrittenWhereThereAreAny) {
   Plan plan = sample();
   EXPECT_EQ(text(plan).find("zero_bubble"), std::string::npos);
-  plan.zero_bubble = 1;
+  plan.order.zero_bubble = 1;
   EXPECT_NE(text(plan).find("zero_bubble"), std::string::npos);
   EXPECT_EQ(parse(text(plan), "plan.toml"), plan);
   EXPECT_NE(table(plan).find("gradients of weights fill waits (ZB-H1)"), std::string::npos);
   EXPECT_EQ(order_text(plan), "zero_bubble = 1");
-  plan.run_ahead = 2;
+  plan.order.run_ahead = 2;
   EXPECT_NE(table(plan).find("gradients of weights fill waits (ZB-H2)"), std::string::npos);
 }
 
 TEST(PlanCheck, SplitBackwardsHaveAnOrderOfTheirOwn) {
   Plan split = sample();
-  split.zero_bubble = split.run_ahead = 1;
+  split.order.zero_bubble = split.order.run_ahead = 1;
   for (Stage& stage : split.stages) stage.zero_level = 1, stage.grad_offload_ratio = 0.0;
   check(split, small, two_nodes);
-  split.run_ahead = 2;
+  split.order.run_ahead = 2;
   check(split, small, two_nodes);
   model::Config model = small;
   const auto refused = [&](const std::function<void(Plan&)>& spoil) {
@@ -301,10 +308,10 @@ TEST(PlanCheck, SplitBackwardsHaveAnOrderOfTheirOwn) {
     spoil(plan);
     return test::refusal([&] { check(plan, model, two_nodes); });
   };
-  EXPECT_EQ(refused([](Plan& plan) { plan.zero_bubble = 2; }),
+  EXPECT_EQ(refused([](Plan& plan) { plan.order.zero_bubble = 2; }),
             "plan: zero_bubble must be from 0 to 1, found 2");
   Plan chunks = two_chunks();
-  chunks.zero_bubble = chunks.run_ahead = 1;
+  chunks.order.zero_bubble = chunks.order.run_ahead = 1;
   EXPECT_EQ(test::refusal([&] { check(chunks, small, two_nodes); }),
             "plan: zero_bubble = 1 has an order of its own: chunks must be 1");
   EXPECT_EQ(refused([](Plan& plan) { plan.stages.pop_back(); }),
@@ -575,25 +582,82 @@ TEST(Plan, GroupsHoldWholeNodesOfStages) {
             "");
 }
 
-/// "f0 f1 b0": the passes of a stage in their order.
-std::string passes(int ahead, int microbatches) {
+/// "f0 f1 b0": the passes of 1F1B on the first rank of a pipeline.
+std::string passes(const PipelineShape& shape) {
   std::string text;
-  int forwards = 0, backwards = 0;
-  while (backwards < microbatches) {
-    const Pass pass = next_pass(forwards, backwards, ahead, microbatches);
+  RankPasses({}, shape, 0).each([&](const Pass& pass) {
     text += (text.empty() ? "" : " ") + std::string(pass.forward ? "f" : "b") +
             std::to_string(pass.microbatch);
-    ++(pass.forward ? forwards : backwards);
-  }
+  });
   return text;
 }
 
-TEST(NextPass, IsOneForwardAndOneBackwardInTurn) {
-  EXPECT_EQ(passes(0, 1), "f0 b0");
-  EXPECT_EQ(passes(0, 3), "f0 b0 f1 b1 f2 b2");
-  EXPECT_EQ(passes(1, 3), "f0 f1 b0 f2 b1 b2");
-  EXPECT_EQ(passes(2, 4), "f0 f1 f2 b0 f3 b1 b2 b3");
-  EXPECT_EQ(passes(3, 4), "f0 f1 f2 f3 b0 b1 b2 b3");
+TEST(PlanOrder, OfUsualPipelinesIsOneForwardAndOneBackwardInTurn) {
+  EXPECT_EQ(passes({1, 1}), "f0 b0");
+  EXPECT_EQ(passes({1, 3}), "f0 b0 f1 b1 f2 b2");
+  EXPECT_EQ(passes({2, 3}), "f0 f1 b0 f2 b1 b2");
+  EXPECT_EQ(passes({3, 4}), "f0 f1 f2 b0 f3 b1 b2 b3");
+  EXPECT_EQ(passes({4, 4}), "f0 f1 f2 f3 b0 b1 b2 b3");
+}
+
+/// Expects each pass of a rank once, after the passes that it needs, and the passes in flight that
+/// the order states.
+void expect_every_pass_once(const Order& order, const PipelineShape& shape, int rank) {
+  const RankPasses passes(order, shape, rank);
+  std::set<std::tuple<int, int, int>> done;  // kind, chunk, microbatch
+  int in_flight = 0, most = 0;
+  passes.each([&](const Pass& pass) {
+    const int kind = pass.forward ? 0 : pass.weights ? 2 : 1;
+    EXPECT_TRUE(done.emplace(kind, pass.chunk, pass.microbatch).second);
+    EXPECT_TRUE(kind == 0 || done.contains({kind - 1, pass.chunk, pass.microbatch}));
+    EXPECT_TRUE(0 <= pass.chunk && pass.chunk < order.chunks);
+    EXPECT_TRUE(0 <= pass.microbatch && pass.microbatch < shape.microbatches);
+    in_flight += kind == 0 ? 1 : kind == 1 ? -1 : 0;
+    most = std::max(most, in_flight);
+  });
+  const int kinds = order.splits_backward() ? 3 : 2;
+  EXPECT_EQ(int(done.size()), kinds * order.chunks * shape.microbatches);
+  EXPECT_EQ(most, order.in_flight(shape, rank) + 1);
+}
+
+TEST(PlanOrder, HasEveryPassOnce) {
+  for (const Order& order :
+       {Order{}, Order{.run_ahead = 2}, Order{.chunks = 2}, Order{.run_ahead = 2, .chunks = 3},
+        Order{.zero_bubble = 1}, Order{.run_ahead = 2, .zero_bubble = 1}})
+    for (const int ranks : {1, 2, 3, 5})
+      for (const int microbatches : {1, 2, 5, 12})
+        for (int rank = 0; rank < ranks; ++rank) {
+          SCOPED_TRACE(fmt::format("{} {} {} of {} ranks, {} microbatches", order.run_ahead,
+                                   order.chunks, order.zero_bubble, ranks, microbatches));
+          expect_every_pass_once(order, {ranks, microbatches}, rank);
+        }
+}
+
+/// The orders, as "run_ahead chunks zero_bubble".
+std::vector<std::string> texts(const std::vector<Order>& orders) {
+  std::vector<std::string> found;
+  for (const Order& order : orders)
+    found.push_back(fmt::format("{} {} {}", order.run_ahead, order.chunks, order.zero_bubble));
+  return found;
+}
+
+TEST(PlanOrder, IsSearchedAmongThoseThatMakeADifference) {
+  using Texts = std::vector<std::string>;
+  deck::SearchKeys search;
+  EXPECT_EQ(texts(orders_of_1f1b({4, 8}, search)), (Texts{"1 1 0", "2 1 0"}));
+  EXPECT_EQ(texts(orders_of_1f1b({4, 2}, search)), (Texts{"1 1 0"}));
+  EXPECT_EQ(texts(orders_of_1f1b({1, 8}, search)), (Texts{"1 1 0"}));
+  EXPECT_EQ(texts(other_orders({4, 8}, 8, search)), (Texts{"1 2 0", "2 2 0", "1 1 1", "2 1 1"}));
+  search.run_ahead = {2};
+  search.chunks = {1};
+  EXPECT_EQ(texts(orders_of_1f1b({4, 8}, search)), (Texts{"2 1 0"}));
+  EXPECT_EQ(texts(other_orders({4, 8}, 8, search)), (Texts{"2 1 1"}));
+  search.zero_levels = {2, 3};  // shards gradients, which are then whole for a part only
+  EXPECT_TRUE(other_orders({4, 8}, 8, search).empty());
+  search.chunks = {};
+  search.whole_rounds = true;
+  EXPECT_EQ(texts(other_orders({4, 8}, 8, search)), (Texts{"2 2 0"}));
+  EXPECT_TRUE(other_orders({4, 9}, 8, search).empty());
 }
 
 }  // namespace

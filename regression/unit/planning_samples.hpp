@@ -92,7 +92,7 @@ inline plan::Plan random_plan(std::mt19937& random, int num_layers, int max_stag
     next += layers;
   }
   std::mt19937 later(random);  // what came before stays as it is
-  plan.run_ahead = 1 + int(later() % 2);
+  plan.order.run_ahead = 1 + int(later() % 2);
   for (plan::Stage& stage : plan.stages)
     if (later() % 2 == 0)
       stage.stored_layers = int(later() % unsigned(stage.layers - stage.ckpt_layers + 1));

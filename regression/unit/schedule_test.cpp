@@ -124,7 +124,7 @@ TEST_P(RandomPlans, MissingWaitIsFound) {
 // In other orders than 1F1B, of one size: two of a rank to the same peer, or from it, that change
 // places.
 TEST_P(RandomPlans, SwappedMessagesAreFound) {
-  if (plan::is_1f1b(plan)) return;
+  if (plan.order.is_1f1b()) return;
   std::vector<Program> programs = compile_all(plan, model);
   Program& program = programs[std::size_t(GetParam()) % programs.size()];
   std::map<std::tuple<Channel, Operation, int>, std::vector<std::size_t>> alike;
@@ -490,7 +490,7 @@ double of_a_microbatch(int run_ahead, double message) {
     for (hardware::LinkRow& row : profile.links)
       if (row.kind == hardware::LinkKind::send) row.time_s = message_s;
     plan::Plan plan = plan::equal_stages(model, microbatches, 4, {.microbatch = 1});
-    plan.run_ahead = run_ahead;
+    plan.order.run_ahead = run_ahead;
     return simulate(compile_all(plan, model), plan, model, profile).iteration_s;
   };
   const auto more_s = [&](double message_s) {

@@ -378,7 +378,7 @@ TEST(StageTime, MessagesHideWhereStagesRunAhead) {
   for (hardware::LinkRow& row : profile.links)
     if (row.kind == hardware::LinkKind::send) row.time_s = message_s;
   const auto more_s = [&](int run_ahead) {
-    plan.run_ahead = run_ahead;
+    plan.order.run_ahead = run_ahead;
     const auto predicted_s = [&](int microbatches) {
       plan.global_batch = plan.microbatches = microbatches;
       EXPECT_NEAR(ratio(plan, model, profile), 1.0, 0.02) << run_ahead;

@@ -127,7 +127,7 @@ TEST_F(TorchTitan, StagesNameTheirModules) {
   EXPECT_TRUE(says(".num_pp_microbatches = 16\n"));
   EXPECT_TRUE(says(".pipeline_parallel_degree = 2\n"));
   EXPECT_TRUE(says(".disable_cuda_graphs = True\n"));  // its parser refuses them with stages
-  plan.run_ahead = 2;
+  plan.order.run_ahead = 2;
   EXPECT_NE(refusal().find("run_ahead"), std::string::npos);
 }
 
@@ -142,7 +142,7 @@ TEST_F(TorchTitan, RefusesWhatItHasNothingLike) {
   };
   plan::Stage& stage = plan.stages[0];
   refused([&] { stage.zero_level = 1; }, "search.zero_levels");
-  refused([&] { plan.zero_bubble = 1; }, "zero_bubble = 1");
+  refused([&] { plan.order.zero_bubble = 1; }, "zero_bubble = 1");
   refused([&] { stage.ckpt_layers = 5; }, "search.full_recompute");
   refused([&] { stage.act_offload_ratio = 0.5; }, "search.act_offload");
   refused([&] { stage.optim_offload_ratio = 1.0; }, "search.weight_offload");

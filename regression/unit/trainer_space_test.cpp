@@ -40,11 +40,11 @@ plan::Plan random_plan(std::mt19937& random, const deck::SearchKeys& keys) {
     dp = devices / tp;
   } while (!keys.dp.empty() && std::ranges::find(keys.dp, dp) == keys.dp.end());
   plan::Plan plan{.global_batch = 64, .microbatches = 64 / dp, .stages = {}};
-  if (size > 1) plan.run_ahead = pick(random, keys.run_ahead);
-  plan.chunks = chunks;
+  if (size > 1) plan.order.run_ahead = pick(random, keys.run_ahead);
+  plan.order.chunks = chunks;
   if (chunks > 1) {
     EXPECT_TRUE(keys.whole_rounds);
-    plan.run_ahead = 2;
+    plan.order.run_ahead = 2;
   }
   for (int i = 0; i < num_stages; ++i) {
     plan::Stage& stage = plan.stages.emplace_back();

@@ -190,7 +190,7 @@ class Oracle {
         for (int run_ahead : p.search.run_ahead) {
           plan_ = {.global_batch = p.global_batch,
                    .microbatches = microbatches,
-                   .run_ahead = run_ahead,
+                   .order = {.run_ahead = run_ahead},
                    .stages = {}};
           // Where it changes nothing in flight, it is one assignment.
           if (run_ahead > 1 && (stages == 1 || microbatches < 3)) continue;
@@ -311,7 +311,7 @@ class Oracle {
                                 .messages_s = {},
                                 .tied = {},
                                 .microbatches = plan_.microbatches,
-                                .run_ahead = plan_.run_ahead};
+                                .order = {.run_ahead = plan_.order.run_ahead}};
     messages_.add(plan_, pipeline);
     fastest_.emplace(analyzer::iteration_time(pipeline), plan_);
     if (fastest_.size() > most_kept) fastest_.erase(std::prev(fastest_.end()));
@@ -431,7 +431,7 @@ void compare_with_oracle(const Problem& p, Reached& reached,
   reached.mixed += mixed;
   reached.reordered += reordered;
   reached.partial += plan.devices() < p.cluster.devices();
-  reached.ahead += plan.run_ahead > 1;
+  reached.ahead += plan.order.run_ahead > 1;
   reached.on_disk += std::ranges::any_of(plan.stages, plan::uses_disk);
   reached.confirmed += result.search.confirmed;
   reached.refused += result.search.refused;

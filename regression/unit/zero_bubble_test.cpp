@@ -24,8 +24,8 @@ namespace {
 
 plan::Plan equal_stages(const model::Config& model, int size, int microbatches, int run_ahead = 1) {
   plan::Plan plan = plan::equal_stages(model, microbatches, size, {.microbatch = 1});
-  plan.run_ahead = run_ahead;
-  plan.zero_bubble = 1;
+  plan.order.run_ahead = run_ahead;
+  plan.order.zero_bubble = 1;
   return plan;
 }
 
@@ -145,7 +145,7 @@ INSTANTIATE_TEST_SUITE_P(Schedule, ZeroBubblePlans, ::testing::Range(0, num_plan
 
 class ZeroBubbleTime : public ::testing::TestWithParam<int> {};
 
-// As plan::next_split_pass says, of ZB-H1 and ZB-H2; 1F1B has a bubble of (S - 1) (F + B + W).
+// As plan::RankPasses says, of ZB-H1 and ZB-H2; 1F1B has a bubble of (S - 1) (F + B + W).
 TEST_P(ZeroBubbleTime, IsThePapers) {
   const int size = GetParam();
   const model::Config model = test::bare_model(size);
@@ -167,11 +167,11 @@ TEST_P(ZeroBubbleTime, IsThePapers) {
     };
     const double h1 = microbatches * (f + b + w) + (size - 1) * (f + b - w);
     EXPECT_NEAR(simulated(), h1, 0.005 * h1) << microbatches << " microbatches";
-    plan.run_ahead = 2;
+    plan.order.run_ahead = 2;
     const double h2 = std::max(microbatches * (f + b + w) + (size - 1) * f,
                                h1 - std::min(microbatches - size, size - 1) * w);
     EXPECT_NEAR(simulated(), h2, 0.005 * h2) << microbatches << " microbatches";
-    plan.run_ahead = 1, plan.zero_bubble = 0;
+    plan.order.run_ahead = 1, plan.order.zero_bubble = 0;
     const double plain = (microbatches + size - 1) * (f + b + w);
     EXPECT_NEAR(simulated(), plain, 0.005 * plain) << microbatches << " microbatches";
   }

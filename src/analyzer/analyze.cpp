@@ -132,12 +132,13 @@ class Analyzer::RoleTape {
     std::ranges::transform(results, columns.begin(), [](double& result) { return &result; });
     const std::vector<const double*> none(values.size());
     tape_.evaluate(tape_.common(values), none, columns, 1);
-    Known known{.stage = {.time = {},
-                          .peak_forward_bytes = std::llround(results[0]),
-                          .peak_backward_bytes = std::llround(results[1]),
-                          .host_bytes = std::llround(results[2]),
-                          .disk_bytes = std::llround(results[3])},
-                .bytes = {results[4], results[5], results[0], results[1]}};
+    Known known{
+        .stage = {.time = {},
+                  .peak_forward_bytes = std::llround(results[0]),
+                  .peak_backward_bytes = std::llround(results[1]),
+                  .host_bytes = std::llround(results[2]),
+                  .disk_bytes = std::llround(results[3])},
+        .bytes = {results[4], results[5], results[0] - results[4], results[1] - results[4]}};
     for (std::size_t i = 0; i < PassTimes::num_parts; ++i)
       known.stage.time.*PassTimes::parts()[i].time = results[num_memories + i];
     return known;
@@ -166,28 +167,6 @@ Analyzer::RoleTape& Analyzer::tape(const plan::Plan& plan, int stage) {
   return *tape;
 }
 
-/// Sets the memory of the stages that lie on the ranks of `first` to what these hold in all.
-void Analyzer::take_together(const plan::Plan& plan, int first, Numbers numbers,
-                             Prediction& prediction) {
-  const std::vector<int> stages = plan::stages_beside(plan, first);
-  std::vector<ChunkBytes> chunks;
-  std::int64_t host_bytes = 0, disk_bytes = 0;
-  for (int stage : stages) {
-    std::vector<double> alone = numbers[std::size_t(stage)];
-    alone[place_of_in_flight()] = 0.0;
-    chunks.push_back(tape(plan, stage).at(alone).bytes);
-    host_bytes += prediction.stages[std::size_t(stage)].host_bytes;
-    disk_bytes += prediction.stages[std::size_t(stage)].disk_bytes;
-  }
-  const Peaks peaks = interleaved_peaks(plan, first, chunks);
-  for (int stage : stages) {
-    StagePrediction& all = prediction.stages[std::size_t(stage)];
-    all.peak_forward_bytes = std::llround(peaks.forward);
-    all.peak_backward_bytes = std::llround(peaks.backward);
-    all.host_bytes = host_bytes, all.disk_bytes = disk_bytes;
-  }
-}
-
 const Analyzer::SplitBackward& Analyzer::split_backward(const plan::Plan& plan, int stage) {
   const plan::Stage& s = plan.stages[std::size_t(stage)];
   const auto [known, fresh] =
@@ -202,24 +181,44 @@ const Analyzer::SplitBackward& Analyzer::split_backward(const plan::Plan& plan, 
   return known->second;
 }
 
-/// Sets the time and memory of a stage whose backwards are in two parts.
-void Analyzer::split(const plan::Plan& plan, int stage, std::vector<double> numbers,
-                     StagePrediction& prediction, Pipeline& pipeline) {
-  const SplitBackward& parts = split_backward(plan, stage);
-  pipeline.weights_s.push_back(parts.weights_s);
-  prediction.time.backward_s += parts.overhead_s;
-  const auto bytes_beside = [&](double in_flight) {
+/// Bytes of a stage. If backwards are split, those of a forward are without updates.
+/// @param numbers  the stage's variables
+ChunkBytes Analyzer::chunk_bytes(const plan::Plan& plan, int stage, std::vector<double> numbers) {
+  const auto bytes_with = [&](double in_flight) {
     numbers[place_of_in_flight()] = in_flight;
     return tape(plan, stage).at(numbers).bytes;
   };
-  ChunkBytes bytes = bytes_beside(0.0);
-  // That of the first microbatch may be its updates', beside which nothing is kept.
-  const double first = bytes.forward;
+  ChunkBytes bytes = bytes_with(0.0);
+  if (!plan.order.splits_backward()) return bytes;
+  // The first microbatch's peak may be its updates', beside which nothing is kept.
+  bytes.first_forward = bytes.forward;
   constexpr double many = 1000.0;
-  bytes.forward = bytes_beside(many).forward - many * bytes.kept;
-  const Peaks peaks = split_peaks(plan, stage, bytes, parts.between_bytes);
-  prediction.peak_forward_bytes = std::llround(std::max(first, peaks.forward));
-  prediction.peak_backward_bytes = std::llround(peaks.backward);
+  bytes.forward = bytes_with(many).forward - many * bytes.kept;
+  bytes.between_parts = split_backward(plan, stage).between_bytes;
+  // At the last layer of a first part, the stage's first one, all others have done theirs.
+  const double others = 1.0 - 1.0 / plan.stages[std::size_t(stage)].layers;
+  bytes.backward += others * (bytes.between_parts - bytes.kept);
+  return bytes;
+}
+
+/// Sets the memory of the stages on the ranks of `first` to the sum that these hold.
+void Analyzer::set_memory_by_passes(const plan::Plan& plan, int first, Numbers numbers,
+                                    Prediction& prediction) {
+  const std::vector<int> stages = plan::stages_beside(plan, first);
+  std::vector<ChunkBytes> chunks;
+  std::int64_t host_bytes = 0, disk_bytes = 0;
+  for (int stage : stages) {
+    chunks.push_back(chunk_bytes(plan, stage, numbers[std::size_t(stage)]));
+    host_bytes += prediction.stages[std::size_t(stage)].host_bytes;
+    disk_bytes += prediction.stages[std::size_t(stage)].disk_bytes;
+  }
+  const Peaks peaks = peaks_by_passes(plan, first, chunks);
+  for (int stage : stages) {
+    StagePrediction& all = prediction.stages[std::size_t(stage)];
+    all.peak_forward_bytes = std::llround(peaks.forward);
+    all.peak_backward_bytes = std::llround(peaks.backward);
+    all.host_bytes = host_bytes, all.disk_bytes = disk_bytes;
+  }
 }
 
 Prediction Analyzer::analyze(const plan::Plan& plan) {
@@ -228,17 +227,20 @@ Prediction Analyzer::analyze(const plan::Plan& plan) {
                     .messages_s = {},
                     .tied = {},
                     .microbatches = plan.microbatches,
-                    .run_ahead = plan.run_ahead,
-                    .chunks = plan.chunks};
+                    .order = plan.order};
   std::vector<std::vector<double>> numbers;  // [stage]
   for (int i = 0; i < plan.num_stages(); ++i) {
     numbers.push_back(numbers_of(plan, i));
     prediction.stages.push_back(tape(plan, i).at(numbers.back()).stage);
-    if (plan.zero_bubble) split(plan, i, numbers.back(), prediction.stages.back(), pipeline);
+    if (plan.order.splits_backward()) {
+      const SplitBackward& parts = split_backward(plan, i);
+      pipeline.weights_s.push_back(parts.weights_s);
+      prediction.stages.back().time.backward_s += parts.overhead_s;
+    }
     pipeline.stages.push_back(prediction.stages.back().time);
   }
-  for (int first = 0; plan.chunks > 1 && first < plan.pipeline_size(); ++first)
-    take_together(plan, first, numbers, prediction);
+  for (int first = 0; !plan.order.is_1f1b() && first < plan.pipeline_size(); ++first)
+    set_memory_by_passes(plan, first, numbers, prediction);
   messages_.add(plan, pipeline);
   prediction.messages_s = pipeline.messages_s;
   prediction.tied = pipeline.tied;

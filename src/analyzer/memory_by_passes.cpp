@@ -5,27 +5,29 @@
 #include "analyzer/analyzer.hpp"
 #include "other_orders.hpp"
 #include "plan/knobs.hpp"
-#include "plan/passes.hpp"
 #include "price/price.hpp"
 
 namespace brume::analyzer {
 
-Peaks interleaved_peaks(const plan::Plan& plan, int first, const std::vector<ChunkBytes>& chunks) {
-  const plan::Rounds rounds = plan::rounds(plan);
-  const int ahead = plan::passes_in_flight(rounds, plan.run_ahead, first);
-  double bytes = 0.0;  // of all that is kept
-  for (const ChunkBytes& chunk : chunks) bytes += chunk.persistent;
+Peaks peaks_by_passes(const plan::Plan& plan, int first, const std::vector<ChunkBytes>& chunks) {
+  double bytes = 0.0;  // kept
   Peaks peaks;
-  for (int forwards = 0, backwards = 0; backwards < rounds.passes();) {
-    const plan::Pass pass = plan::next_pass(forwards, backwards, ahead, rounds);
-    const ChunkBytes& chunk = chunks[std::size_t(pass.chunk)];
-    if (!pass.forward) bytes -= chunk.kept;
-    double& peak = pass.forward ? peaks.forward : peaks.backward;
-    peak =
-        std::max(peak, bytes + (pass.forward ? chunk.forward : chunk.backward) - chunk.persistent);
-    if (pass.forward) bytes += chunk.kept;
-    ++(pass.forward ? forwards : backwards);
+  for (const ChunkBytes& chunk : chunks) {
+    bytes += chunk.persistent;
+    peaks.forward = std::max(peaks.forward, chunk.persistent + chunk.first_forward);
   }
+  plan::RankPasses(plan.order, plan.shape(), first).each([&](const plan::Pass& pass) {
+    const ChunkBytes& chunk = chunks[std::size_t(pass.chunk)];
+    if (pass.weights) {
+      bytes -= chunk.between_parts;
+    } else if (pass.forward) {
+      peaks.forward = std::max(peaks.forward, bytes + chunk.forward);
+      bytes += chunk.kept;
+    } else {
+      peaks.backward = std::max(peaks.backward, bytes - chunk.kept + chunk.backward);
+      bytes += chunk.between_parts - chunk.kept;
+    }
+  });
   return peaks;
 }
 
@@ -67,30 +69,6 @@ double between_parts_bytes(const plan::Stage& s, const model::Config& model) {
       if (saved.for_weights && (stores || !saved.cheap)) kept += saved.bytes();
   });
   return kept.evaluate({{"b", s.microbatch}, {"tp", s.tp}});
-}
-
-Peaks split_peaks(const plan::Plan& plan, int stage, const ChunkBytes& bytes,
-                  double between_parts) {
-  const int ahead = plan::stage_in_flight(plan, stage), most = plan::stage_in_flight(plan, 0);
-  // At the last layer of a first part, the stage's first one, all others have done theirs.
-  const double others = 1.0 - 1.0 / plan.stages[std::size_t(stage)].layers;
-  const double own = bytes.backward - bytes.persistent + others * (between_parts - bytes.kept);
-  double kept = bytes.persistent;
-  Peaks peaks;
-  plan::Pass pass{};
-  for (plan::Done done; done.weights < plan.microbatches; done.add(pass)) {
-    pass = plan::next_split_pass(done, ahead, most, plan.microbatches);
-    if (pass.weights) {
-      kept -= between_parts;
-    } else if (pass.forward) {
-      peaks.forward = std::max(peaks.forward, kept + bytes.forward - bytes.persistent);
-      kept += bytes.kept;
-    } else {
-      peaks.backward = std::max(peaks.backward, kept - bytes.kept + own);
-      kept += between_parts - bytes.kept;
-    }
-  }
-  return peaks;
 }
 
 }  // namespace brume::analyzer

@@ -10,8 +10,7 @@
 
 #include "base/error.hpp"
 #include "other_orders.hpp"
-#include "plan/passes.hpp"
-#include "plan/plan.hpp"
+#include "plan/order.hpp"
 
 namespace brume::analyzer {
 namespace {
@@ -41,15 +40,15 @@ class Timeline {
 
   enum class State { updates, waits, recomputes, has_recomputed, passes, in_last_layer, in_tail };
   struct Stage {
+    plan::RankPasses passes;
     State state = State::updates;
-    int ahead = 0;                     ///< microbatches in flight before its first backward
-    int forwards = 0, backwards = 0;   ///< done
-    std::optional<Pass> last, before;  ///< the last pass that began, the one before it
-    double slowed = 0.0;               ///< by how much a message slows the pass at work
-    double last_layer_s = 0.0;         ///< of it, until its message leaves
-    double tail_s = 0.0;               ///< of it
-    double sent_s = 0.0, end_s = 0.0;  ///< of its last pass
-    Beside beside;
+    plan::Done done = {};
+    std::optional<Pass> last = {}, before = {};  ///< the last pass that began, the one before it
+    double slowed = 0.0;                         ///< by how much a message slows the pass at work
+    double last_layer_s = 0.0;                   ///< of it, until its message leaves
+    double tail_s = 0.0;                         ///< of it
+    double sent_s = 0.0, end_s = 0.0;            ///< of its last pass
+    Beside beside = {};
   };
 
   // --- rounds ---
@@ -98,9 +97,7 @@ class Timeline {
     return delivered_[2 * boundary + (down ? 0 : 1)];
   }
   /// The pass whose message has not left yet, or else the next one.
-  Pass next_pass(const Stage& stage) const {
-    return plan::next_pass(stage.forwards, stage.backwards, stage.ahead, count_);
-  }
+  Pass next_pass(const Stage& stage) const { return stage.passes.next(stage.done); }
   double pass_s(std::size_t stage, Pass pass) const;
   double last_layer_s(std::size_t stage, Pass pass, double all_s) const;
   double slowed(std::size_t stage, Pass pass, double all_s) const;
@@ -133,15 +130,14 @@ Timeline::Timeline(const Pipeline& pipeline)
     : p_(pipeline),
       num_stages_(pipeline.stages.size()),
       count_(std::max(0, pipeline.microbatches)),
-      runs_ahead_(plan::messages_run_ahead(pipeline.run_ahead, count_)),
-      stages_(num_stages_),
+      runs_ahead_(pipeline.order.messages_run_ahead(count_)),
       activities_(3 * num_stages_ + 4),
       ends_s_((activities_.size() + lanes - 1) / lanes * lanes, never),
       delivered_(2 * num_stages_, 0) {
   require(num_stages_ >= 1, Failure::bug, "a pipeline needs at least one stage");
   require(count_ >= 1, Failure::bug, "an iteration needs a microbatch");
   for (std::size_t i = 0; i < num_stages_; ++i) {
-    stages_[i].ahead = plan::in_flight(p_.run_ahead, int(num_stages_ - 1 - i), p_.microbatches);
+    stages_.push_back({.passes = {p_.order, {int(num_stages_), count_}, int(i)}});
     if (i >= p_.beside.size()) continue;
     stages_[i].beside = p_.beside[i];
     const PassTimes& t = p_.stages[i];
@@ -158,16 +154,16 @@ double Timeline::iteration_s() {
     const std::size_t first = next_end();
     if (ends_s_[first] == never) break;
     now_s_ = ends_s_[first];
-    const int backwards = stages_[0].backwards;
+    const int backwards = stages_[0].done.backwards;
     finish(first);
-    if (stages_[0].backwards > backwards && skipped_s_ == 0.0) skip_rounds();
+    if (stages_[0].done.backwards > backwards && skipped_s_ == 0.0) skip_rounds();
   }
   if (num_stages_ > 1)
     stages_[0].end_s =
         std::max(stages_[0].end_s, std::max(stages_[0].sent_s, gradient_s_) + p_.tied.rest_s);
   double whole_s = 0.0;
   for (const Stage& s : stages_)
-    require(s.backwards == count_, Failure::bug, "the order of passes deadlocks");
+    require(s.done.backwards == count_, Failure::bug, "the order of passes deadlocks");
   for (std::size_t i = 0; i < num_stages_; ++i)
     whole_s = std::max(whole_s, stages_[i].end_s + p_.stages[i].end_s);
   return whole_s + skipped_s_;
@@ -195,11 +191,11 @@ bool Timeline::Moment::repeats(const Moment& before) const {
 }
 
 Timeline::Moment Timeline::moment() const {
-  const int backwards = stages_[0].backwards;
+  const int backwards = stages_[0].done.backwards;
   Moment moment{now_s_, backwards, {}, {}};
   for (const Stage& s : stages_) {
     moment.done.insert(moment.done.end(),
-                       {int(s.state), s.forwards - backwards, s.backwards - backwards});
+                       {int(s.state), s.done.forwards - backwards, s.done.backwards - backwards});
     moment.left_s.insert(moment.left_s.end(), {s.last_layer_s, s.tail_s});
   }
   for (std::size_t i = 0; i < 2 * (num_stages_ - 1); ++i)
@@ -214,13 +210,14 @@ Timeline::Moment Timeline::moment() const {
 /// Once the pipeline repeats itself, what would be the same again and again is left out: there are
 /// fewer microbatches, and their time is added in the end.
 void Timeline::skip_rounds() {
-  if (count_ - stages_[0].forwards <= 1) return;
+  if (count_ - stages_[0].done.forwards <= 1) return;
   Moment now = moment();
   for (const Moment& before : moments_) {
     const int round = now.backwards - before.backwards;
-    const int rounds = (count_ - stages_[0].forwards - 1) / round;
+    const int rounds = (count_ - stages_[0].done.forwards - 1) / round;
     if (rounds == 0 || !now.repeats(before)) continue;
     count_ -= rounds * round;
+    for (Stage& s : stages_) s.passes.shape.microbatches = count_;
     skipped_s_ = rounds * (now.now_s - before.now_s);
     return;
   }
@@ -325,7 +322,7 @@ void Timeline::finish_pass(std::size_t i) {
   }
   const bool sends = s.state == State::in_last_layer;
   if (sends) {
-    ++(next_pass(s).forward ? s.forwards : s.backwards);
+    s.done.add(next_pass(s));
     s.sent_s = now_s_;
     if (i == 0) start_gradient();
   }
@@ -380,22 +377,22 @@ double Timeline::tail_s(std::size_t i, Pass pass, double all_s) const {
 bool Timeline::expects(std::size_t i, Pass pass) const {
   if (!pass.forward) return true;
   const Stage& s = stages_[i];
-  if (runs_ahead_ && pass.microbatch > 0) return s.forwards >= pass.microbatch;
+  if (runs_ahead_ && pass.microbatch > 0) return s.done.forwards >= pass.microbatch;
   const Pass next = next_pass(s);
   if (s.state != State::passes && s.state != State::in_last_layer && next == pass) return true;
   // The pass at work is the one before, and in its last layer.
   const bool last_layer =
       s.state == State::in_last_layer || (s.state == State::recomputes && s.beside.layers == 1);
   if (!last_layer) return false;
-  Stage after = s;
-  ++(next.forward ? after.forwards : after.backwards);
-  return next_pass(after) == pass;
+  plan::Done after = s.done;
+  after.add(next);
+  return s.passes.next(after) == pass;
 }
 
 /// Whether a stage that runs ahead has the bytes again that a pass sent from. Further ahead than 2
 /// stages may wait for each other, which verify() tells of a plan's Programs.
 bool Timeline::has_left(std::size_t i, const std::optional<Pass>& pass) {
-  if (!pass || !runs_ahead_ || p_.run_ahead > 2) return true;
+  if (!pass || !runs_ahead_ || p_.order.run_ahead > 2) return true;
   if (pass->forward) return i + 1 == num_stages_ || delivered(i, true) > pass->microbatch;
   return i == 0 || delivered(i - 1, false) > pass->microbatch;
 }
@@ -413,7 +410,7 @@ double Timeline::last_layer_s(std::size_t i, Pass pass, double all_s) const {
 void Timeline::start_pass(std::size_t i) {
   Stage& s = stages_[i];
   const bool recomputed = s.state == State::has_recomputed;
-  if ((s.state != State::waits && !recomputed) || s.backwards == count_) return;
+  if ((s.state != State::waits && !recomputed) || s.done.backwards == count_) return;
   const Pass pass = next_pass(s);
   const bool arrived = pass.forward ? i == 0 || delivered(i - 1, true) > pass.microbatch
                                     : i + 1 == num_stages_ || delivered(i, false) > pass.microbatch;
@@ -450,7 +447,8 @@ void Timeline::start_last_layer(std::size_t i) {
 }
 
 void Timeline::start_gradient() {
-  if (!gradient_made_ || stages_[0].backwards + 1 != count_ || activities_[gradient()].runs) return;
+  if (!gradient_made_ || stages_[0].done.backwards + 1 != count_ || activities_[gradient()].runs)
+    return;
   begin(gradient(), p_.tied.gradient_s);
   adapt(0);
   adapt(num_stages_ - 1);
@@ -461,7 +459,7 @@ void Timeline::start_message(std::size_t boundary, bool down) {
   const int m = delivered(boundary, down);
   const std::size_t from = down ? boundary : boundary + 1, to = down ? boundary + 1 : boundary;
   if (m == count_ || activities_[message(boundary, down)].runs) return;
-  if ((down ? stages_[from].forwards : stages_[from].backwards) <= m) return;
+  if ((down ? stages_[from].done.forwards : stages_[from].done.backwards) <= m) return;
   if (!expects(to, {down, m})) return;
   if (down && to + 1 < num_stages_ && delivered(to, true) < m) return;
   if (!down && to > 0 && delivered(to - 1, false) < m) return;
@@ -483,8 +481,7 @@ void Timeline::look(std::size_t i) {
 }  // namespace
 
 double iteration_time(const Pipeline& pipeline) {
-  const bool plain = pipeline.chunks == 1 && pipeline.weights_s.empty();
-  return plain ? Timeline(pipeline).iteration_s() : time_by_passes(pipeline);
+  return pipeline.order.is_1f1b() ? Timeline(pipeline).iteration_s() : time_by_passes(pipeline);
 }
 
 }  // namespace brume::analyzer

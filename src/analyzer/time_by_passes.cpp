@@ -7,7 +7,7 @@
 
 #include "base/error.hpp"
 #include "other_orders.hpp"
-#include "plan/passes.hpp"
+#include "plan/order.hpp"
 
 namespace brume::analyzer {
 namespace {
@@ -31,7 +31,8 @@ class Walk {
 
  private:
   struct Rank {
-    plan::Done done;  ///< passes that have begun
+    plan::RankPasses order;
+    plan::Done done = {};  ///< passes that have begun
     bool passes = false;
     double free_s = 0.0;              ///< when its last pass ended
     std::array<bool, 2> exchanges{};  ///< by direction
@@ -57,11 +58,7 @@ class Walk {
   std::size_t receiver(const Message& m) const { return m.forward ? m.stage + 1 : m.stage - 1; }
   double message_s(const Message& m) const;
   double slowed_s(std::size_t stage, double pass_s) const;
-  bool splits() const { return !p_.weights_s.empty(); }
-  bool is_done(const Rank& rank) const {
-    return (splits() ? rank.done.weights : rank.done.backwards) == rounds_.passes();
-  }
-  plan::Pass next_pass(std::size_t rank) const;
+  bool splits() const { return p_.order.splits_backward(); }
   double pass_s(const plan::Pass& pass, std::size_t stage) const;
   void start_weights(std::size_t rank, const plan::Pass& pass);
   bool start_pass(std::size_t rank);
@@ -71,9 +68,7 @@ class Walk {
   }
 
   const Pipeline& p_;
-  plan::Rounds rounds_;
   std::vector<Rank> ranks_;
-  std::vector<int> ahead_;
   std::array<std::vector<double>, 2> there_s_;  ///< by direction, stage, microbatch: its input
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::size_t count_ = 0;
@@ -81,13 +76,11 @@ class Walk {
   double now_s_ = 0.0;
 };
 
-Walk::Walk(const Pipeline& pipeline)
-    : p_(pipeline),
-      rounds_{pipeline.microbatches, int(pipeline.stages.size()) / pipeline.chunks,
-              pipeline.chunks},
-      ranks_(std::size_t(rounds_.pipeline_size)) {
-  for (int rank = 0; rank < rounds_.pipeline_size; ++rank)
-    ahead_.push_back(plan::passes_in_flight(rounds_, pipeline.run_ahead, rank));
+Walk::Walk(const Pipeline& pipeline) : p_(pipeline) {
+  const plan::PipelineShape shape{int(pipeline.stages.size()) / pipeline.order.chunks,
+                                  pipeline.microbatches};
+  for (int rank = 0; rank < shape.ranks; ++rank)
+    ranks_.push_back({.order = {pipeline.order, shape, rank}});
   const std::size_t passes = pipeline.stages.size() * std::size_t(pipeline.microbatches);
   for (std::vector<double>& times : there_s_) times.assign(passes, not_there);
   for (int m = 0; m < pipeline.microbatches; ++m)
@@ -112,12 +105,6 @@ double Walk::slowed_s(std::size_t stage, double pass_s) const {
   return beside.slowed * std::min(std::max(0.0, pass_s), sum_s / (1.0 + beside.slowed));
 }
 
-plan::Pass Walk::next_pass(std::size_t rank) const {
-  const plan::Done& done = ranks_[rank].done;
-  return splits() ? plan::next_split_pass(done, ahead_[rank], ahead_[0], p_.microbatches)
-                  : plan::next_pass(done.forwards, done.backwards, ahead_[rank], rounds_);
-}
-
 /// A pass that is slowed by nothing. Gradients are reduced beside the last part of the last
 /// backward.
 double Walk::pass_s(const plan::Pass& pass, std::size_t stage) const {
@@ -139,8 +126,8 @@ void Walk::start_weights(std::size_t r, const plan::Pass& pass) {
 
 bool Walk::start_pass(std::size_t r) {
   Rank& rank = ranks_[r];
-  if (rank.passes || is_done(rank)) return false;
-  const plan::Pass pass = next_pass(r);
+  if (rank.passes || rank.order.complete(rank.done)) return false;
+  const plan::Pass pass = rank.order.next(rank.done);
   if (pass.weights) {
     start_weights(r, pass);
     return true;
@@ -206,7 +193,8 @@ double Walk::iteration_s() {
   }
   double whole_s = 0.0;
   for (std::size_t r = 0; r < ranks_.size(); ++r) {
-    require(is_done(ranks_[r]), Failure::bug, "the order of passes deadlocks");
+    require(ranks_[r].order.complete(ranks_[r].done), Failure::bug,
+            "the order of passes deadlocks");
     double end_s = ranks_[r].free_s;
     if (r == 0) end_s = std::max(end_s, made_s_ + p_.tied.gradient_s) + p_.tied.rest_s;
     whole_s = std::max(whole_s, end_s + p_.stages[r].end_s);

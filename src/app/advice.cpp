@@ -120,8 +120,8 @@ std::vector<Neighbour> neighbours(const plan::Plan& plan) {
   add_microbatches(plan, all);
   add_savings(plan, all);
   if (plan.num_stages() > 1) {
-    Neighbour other{plan, fmt::format("run_ahead = {}", plan.run_ahead > 1 ? 1 : 2), -1};
-    other.plan.run_ahead = plan.run_ahead > 1 ? 1 : 2;
+    Neighbour other{plan, fmt::format("run_ahead = {}", plan.order.run_ahead > 1 ? 1 : 2), -1};
+    other.plan.order.run_ahead = plan.order.run_ahead > 1 ? 1 : 2;
     all.push_back(std::move(other));
   }
   return all;

@@ -26,7 +26,7 @@ analyzer::Prediction predict(const plan::Plan& plan, const model::Config& model,
   analyzer::Prediction prediction = analyzer::analyze(plan, model, machine);
   // Of several stages the formulas of models that are frozen in part are less exact.
   const bool trained_alike = model::trains_layers_alike(model) && model.frozen_blocks == 0;
-  const bool by_formula = plan::is_1f1b(plan) && (trained_alike || plan.num_stages() == 1);
+  const bool by_formula = plan.order.is_1f1b() && (trained_alike || plan.num_stages() == 1);
   const auto is_clear = [&](int stage) {
     const auto group = std::size_t(cluster.index(plan.stages[std::size_t(stage)].group));
     const double limit = double(cluster.groups[group].memory_bytes);

@@ -45,16 +45,16 @@ void check_stages(const plan::Plan& plan) {
                  "act_offload_ratio above 0 (search.act_offload = [0.0])");
     require_like(!plan::uses_disk(s), "state on disk (cluster.disk_gib = 0)");
   }
-  require_like(plan.chunks > 1 || plan::is_1f1b(plan),
+  require_like(plan.order.chunks > 1 || plan.order.is_1f1b(),
                plan::order_text(plan) + " (search.trainer = \"megatron\")");
-  if (plan.chunks > 1) {
-    require_like(plan.run_ahead == 2, "run_ahead = 1 with virtual stages (run_ahead = 2)");
+  if (plan.order.chunks > 1) {
+    require_like(plan.order.run_ahead == 2, "run_ahead = 1 with virtual stages (run_ahead = 2)");
     require_like(
         plan.microbatches % plan.pipeline_size() == 0,
         fmt::format("interleaving of {} microbatches over {} stages: the number must be a multiple",
                     plan.microbatches, plan.pipeline_size()));
   }
-  require_like(plan.num_stages() == 1 || plan.chunks > 1 || plan.run_ahead == 1,
+  require_like(plan.num_stages() == 1 || plan.order.chunks > 1 || plan.order.run_ahead == 1,
                "run_ahead = 2 (search.run_ahead = [1])");
   require_like(plan.num_stages() == 1 || first.zero_level <= 1,
                fmt::format("zero_level {} with pipeline stages (search.zero_levels = [0, 1])",
@@ -119,8 +119,8 @@ void add_model(Arguments& arguments, const model::Config& model) {
 void add_pipeline(Arguments& arguments, const plan::Plan& plan) {
   if (plan.num_stages() == 1) return;
   arguments.push_back({"--pipeline-model-parallel-size", as_argument(plan.pipeline_size())});
-  if (plan.chunks > 1)
-    arguments.push_back({"--num-virtual-stages-per-pipeline-rank", as_argument(plan.chunks)});
+  if (plan.order.chunks > 1)
+    arguments.push_back({"--num-virtual-stages-per-pipeline-rank", as_argument(plan.order.chunks)});
   const auto layers = [](const plan::Stage& stage) { return stage.layers; };
   if (std::ranges::all_of(plan.stages, [&](const plan::Stage& stage) {
         return layers(stage) == layers(plan.stages[0]);

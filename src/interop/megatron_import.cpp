@@ -321,8 +321,8 @@ plan::Plan read_plan(GivenArguments& given, const deck::Deck& deck, const model:
       .global_batch = batch, .microbatches = int(batch / (std::int64_t{b} * dp)), .stages = {}};
   int first_layer = 0;
   const std::vector<int> all_layers = stage_layers(given, model.num_layers, stages, notes);
-  plan.chunks = int(all_layers.size()) / stages;
-  if (plan.chunks > 1) plan.run_ahead = 2;  // as its pipelines fill
+  plan.order.chunks = int(all_layers.size()) / stages;
+  if (plan.order.chunks > 1) plan.order.run_ahead = 2;  // as its pipelines fill
   for (const int layers : all_layers) {
     const int recomputed = ckpt_layers(given, layers, notes);
     plan.stages.push_back({.first_layer = first_layer,

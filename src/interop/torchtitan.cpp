@@ -114,8 +114,9 @@ void check_alike(const plan::Plan& plan) {
                   "act_offload_ratio above 0 (search.act_offload = [0.0])");
     require_there(!plan::uses_disk(s), "state on disk (cluster.disk_gib = 0)");
   }
-  require_there(plan::is_1f1b(plan), plan::order_text(plan) + " (search.trainer = \"torchtitan\")");
-  require_there(plan.num_stages() == 1 || plan.run_ahead == 1,
+  require_there(plan.order.is_1f1b(),
+                plan::order_text(plan) + " (search.trainer = \"torchtitan\")");
+  require_there(plan.num_stages() == 1 || plan.order.run_ahead == 1,
                 "run_ahead = 2 (search.run_ahead = [1])");
   require_there(first.dp == 1 || first.zero_level != 1,
                 "zero_level 1 (search.zero_levels = [0, 2, 3])");

@@ -117,9 +117,9 @@ Strategy ends_of(const plan::Plan& plan, bool data_parallel) {
 Case case_of(const plan::Plan& plan, const model::Config& model, const hardware::Profile& profile,
              const hardware::Cluster& cluster, const Options& options) {
   require(!plan.stages.empty(), Failure::bug, "a plan has stages");
-  require(plan.run_ahead == 1, Failure::input,
-          "conventions mist count 1F1B only: run_ahead must be 1, found {}", plan.run_ahead);
-  require(plan::is_1f1b(plan), Failure::input, "conventions mist count 1F1B only, found {}",
+  require(plan.order.run_ahead == 1, Failure::input,
+          "conventions mist count 1F1B only: run_ahead must be 1, found {}", plan.order.run_ahead);
+  require(plan.order.is_1f1b(), Failure::input, "conventions mist count 1F1B only, found {}",
           plan::order_text(plan));
   Case mist;
   mist.model = model_of(model, options.plain_attention);

@@ -4,23 +4,15 @@
 
 #include <algorithm>
 #include <tuple>
-#include <utility>
 
 #include "base/device_limits.hpp"
 #include "base/error.hpp"
 #include "plan/knobs.hpp"
 #include "plan/rules.hpp"
+#include "stage_needs.hpp"
 
 namespace brume::plan {
 namespace {
-
-/// `plan: stage 2: tp ...`
-template <typename... Args>
-void stage_needs(bool holds, int stage, fmt::format_string<Args...> format, Args&&... args) {
-  if (!holds)
-    throw Error(Failure::input, "plan: stage {}: {}", stage,
-                fmt::format(format, std::forward<Args>(args)...));
-}
 
 void check_layers(const Plan& plan, const model::Config& model) {
   int next = 0;
@@ -72,53 +64,6 @@ void check_mesh(const Plan& plan, int i, const hardware::NodeGroup& group) {
   stage_needs(devices <= group.devices() - first, i,
               "its {} devices from rank {} on are more than the {} of its nodes", devices, first,
               group.devices());
-}
-
-/// Stages that lie on the same devices differ in their layers and in where they keep what, but not
-/// in how they are cut over these devices.
-void check_chunks(const Plan& plan, const model::Config& model) {
-  if (plan.chunks == 1) return;
-  require(model.frozen_blocks == 0, Failure::input,
-          "plan: virtual_stages = {} is not for models whose first blocks are frozen: their stages "
-          "have no "
-          "backward to wait for",
-          plan.chunks);
-  require(plan.num_stages() % plan.chunks == 0 && plan.pipeline_size() > 1, Failure::input,
-          "plan: virtual_stages = {} must divide its {} stages into at least 2 that have devices "
-          "of their "
-          "own",
-          plan.chunks, plan.num_stages());
-  const auto cut = [](const Stage& s) {
-    return std::tie(s.nodes, s.devices_per_node, s.microbatch, s.dp, s.tp, s.zero_level, s.replicas,
-                    s.group);
-  };
-  for (int i = plan.pipeline_size(); i < plan.num_stages(); ++i) {
-    const int first = i % plan.pipeline_size();
-    stage_needs(cut(plan.stages[std::size_t(i)]) == cut(plan.stages[std::size_t(first)]), i,
-                "it lies on the devices of stage {}, so nodes, devices_per_node, microbatch, dp, "
-                "tp, zero_level, replicas and group must be those of stage {}",
-                first, first);
-  }
-}
-
-/// A split backward keeps what it has not done yet until later.
-void check_zero_bubble(const Plan& plan, const model::Config& model) {
-  if (plan.zero_bubble == 0) return;
-  const auto needs = [](bool holds, const char* what) {
-    require(holds, Failure::input, "plan: zero_bubble = 1 {}", what);
-  };
-  needs(plan.num_stages() > 1, "is for pipelines: a plan of one stage never waits for another");
-  needs(plan.chunks == 1, "has an order of its own: chunks must be 1");
-  needs(model.frozen_blocks == 0,
-        "is not for models whose first blocks are frozen: their stages have no backward to split");
-  for (int i = 0; i < plan.num_stages(); ++i) {
-    const Stage& s = plan.stages[std::size_t(i)];
-    // A microbatch's gradients in a buffer of their own would be in use until its second part.
-    stage_needs(!sharded(s).grads && s.grad_offload_ratio == 0.0, i,
-                "zero_bubble = 1 adds up gradients where they are kept, so zero_level must be 0 or "
-                "1 and grad_offload_ratio 0, found {} and {}",
-                s.zero_level, s.grad_offload_ratio);
-  }
 }
 
 /// Meshes fill the cluster; where it has several groups, whole nodes of each.
@@ -252,8 +197,7 @@ void check_model(const model::Config& model, const hardware::Cluster& cluster) {
 void check(const Plan& plan, const model::Config& model, const hardware::Cluster& cluster) {
   require(!plan.stages.empty(), Failure::input, "plan: it needs at least one stage");
   check_ranges(plan);
-  check_chunks(plan, model);
-  check_zero_bubble(plan, model);
+  check_order(plan, model);
   check_layers(plan, model);
   check_meshes(plan, cluster);
   check_node_order(plan, cluster);

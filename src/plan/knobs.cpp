@@ -8,7 +8,6 @@
 #include <type_traits>
 
 #include "base/error.hpp"
-#include "plan/passes.hpp"
 
 namespace brume::plan {
 namespace {
@@ -102,26 +101,11 @@ bool stand_together(const Share& share, bool on_disk) {
   return !*share.knob->column && share.on_disk() == on_disk;
 }
 
-/// Earlier microbatches in flight on a stage that lies beside others: by going through the passes.
-int interleaved_in_flight(const Plan& plan, int stage) {
-  const Rounds of = rounds(plan);
-  const int size = of.pipeline_size, ahead = passes_in_flight(of, plan.run_ahead, stage % size);
-  int most = 0, own = 0;
-  for (int forwards = 0, backwards = 0; backwards < of.passes();) {
-    const Pass pass = next_pass(forwards, backwards, ahead, of);
-    ++(pass.forward ? forwards : backwards);
-    if (pass.chunk != stage / size) continue;
-    most = std::max(most, own);
-    own += pass.forward ? 1 : -1;
-  }
-  return most;
-}
-
 }  // namespace
 
 int stage_in_flight(const Plan& plan, int stage) {
-  if (plan.chunks > 1) return interleaved_in_flight(plan, stage);
-  return in_flight(plan.run_ahead, plan.num_stages() - 1 - stage, plan.microbatches);
+  const int size = plan.pipeline_size();
+  return RankPasses(plan.order, plan.shape(), stage % size).in_flight_of_chunk(stage / size);
 }
 
 int num_stages(const Plan& plan, int) { return plan.pipeline_size(); }
@@ -151,6 +135,7 @@ double number(const Knob& knob, const Plan& plan, int stage) {
   return std::visit(
       Overloaded{[](std::string Stage::*) { return 0.0; },
                  [&](int Plan::*member) { return double(plan.*member); },
+                 [&](int Order::*member) { return double(plan.order.*member); },
                  [&](Derived of) { return double(of(plan, stage)); },
                  [&](auto member) { return double(plan.stages[std::size_t(stage)].*member); }},
       knob.member);
@@ -160,6 +145,9 @@ deck::Schema<Stage> stage_schema(Knobs rows) { return schema<Stage>(rows); }
 
 deck::Schema<Plan> plan_schema(Knobs rows) {
   deck::Schema<Plan> keys = schema<Plan>(rows);
+  for_members<Order>(rows, [&](const Knob& knob, auto member) {
+    keys.key(knob.name, &Plan::order, member, key(knob));
+  });
   // No number, and so no row.
   keys.key("node_order", &Plan::node_order,
            {.help = "cluster nodes of the plan's nodes, in order; none: the cluster's own order",
@@ -170,10 +158,14 @@ deck::Schema<Plan> plan_schema(Knobs rows) {
 }
 
 void check_ranges(const Plan& plan, Knobs rows) {
-  for_members<Plan>(rows, [&](const Knob& knob, auto member) {
-    const std::string what = refusal(plan.*member, bounds(knob));
-    require(what.empty(), Failure::input, "plan: {} {}", knob.name, what);
-  });
+  const auto check = [](const auto& part) {
+    return [&part](const Knob& knob, auto member) {
+      const std::string fault = refusal(part.*member, bounds(knob));
+      require(fault.empty(), Failure::input, "plan: {} {}", knob.name, fault);
+    };
+  };
+  for_members<Plan>(rows, check(plan));
+  for_members<Order>(rows, check(plan.order));
   for (int i = 0; i < plan.num_stages(); ++i) {
     const Stage& stage = plan.stages[std::size_t(i)];
     for_members<Stage>(rows, [&](const Knob& knob, auto member) {

@@ -12,8 +12,6 @@
 
 namespace brume::plan {
 
-bool is_1f1b(const Plan& plan) { return plan.chunks == 1 && plan.zero_bubble == 0; }
-
 std::string order_text(const Plan& plan) {
   std::string found;
   for (const Knob& knob : knobs)
@@ -59,18 +57,11 @@ std::string table(const Plan& plan, std::size_t columns) {
     if (on_disk) row.push_back(ratios(s, true));
     table.add(row);
   }
-  return fmt::format(
-      "{}global batch {} = b x dp x {} microbatches{}{}{}{}\n", table.text(columns),
-      plan.global_batch, plan.microbatches,
-      plan.run_ahead > 1 ? fmt::format("; each stage runs {} ahead of the next", plan.run_ahead)
-                         : "",
-      plan.chunks > 1
-          ? fmt::format("; stages i and i + {} lie on the same devices", plan.pipeline_size())
-          : "",
-      plan.zero_bubble ? fmt::format("; gradients of weights fill waits (ZB-H{})", plan.run_ahead)
-                       : "",
-      plan.node_order.empty() ? ""
-                              : fmt::format("; on nodes {}", fmt::join(plan.node_order, ", ")));
+  return fmt::format("{}global batch {} = b x dp x {} microbatches{}{}\n", table.text(columns),
+                     plan.global_batch, plan.microbatches, plan.order.text(plan.shape()),
+                     plan.node_order.empty()
+                         ? ""
+                         : fmt::format("; on nodes {}", fmt::join(plan.node_order, ", ")));
 }
 
 Mesh<int> mesh(const Stage& stage) { return stage_mesh(stage.dp, stage.tp, stage.replicas); }
@@ -170,10 +161,6 @@ Plan equal_stages(const model::Config& model, int global_batch, int num_stages, 
     stage.devices_per_node = like.dp * like.tp;
   }
   return plan;
-}
-
-int in_flight(int run_ahead, int stages_after, int microbatches) {
-  return std::min(run_ahead * stages_after, microbatches - 1);
 }
 
 BlockRange block_range(const Plan& plan, int stage) {

@@ -21,9 +21,9 @@ Plan read(const deck::Document& document) {
           newest_version);
   require(!plan.stages.empty(), Failure::input, "{}: a plan needs at least one [[stages]]",
           document.origin());
-  require(plan.num_stages() % plan.chunks == 0, Failure::input,
+  require(plan.num_stages() % plan.order.chunks == 0, Failure::input,
           "{}: virtual_stages = {} must divide the {} stages of a plan", document.origin(),
-          plan.chunks, plan.num_stages());
+          plan.order.chunks, plan.num_stages());
   std::int64_t devices = 0;
   for (const Stage& stage : plan.stages) {
     const std::int64_t of_stage = std::int64_t{stage.dp} * stage.tp;

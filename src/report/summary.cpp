@@ -35,8 +35,8 @@ std::pair<const char*, const char*> advice(Activity activity, const plan::Plan& 
       return {"copies", "more device memory makes them fewer, larger microbatches hide them"};
     case Activity::messaging:
       return {"messages between stages",
-              plan.run_ahead > 1 ? "fewer stages avoid them"
-                                 : "run_ahead 2 may hide them, fewer stages avoid them"};
+              plan.order.run_ahead > 1 ? "fewer stages avoid them"
+                                       : "run_ahead 2 may hide them, fewer stages avoid them"};
     case Activity::waiting:
       return {"waiting", plan.num_stages() > 1 ? "more microbatches fill the pipeline better"
                                                : "other work may hold the processors"};

@@ -64,7 +64,7 @@ class Meetings {
           all_ ? std::vector{rank, task.peer} : std::vector{stage(rank), stage(task.peer)};
       if (task.operation == Operation::recv) std::swap(key.parties[0], key.parties[1]);
       if (!all_) key.microbatch = task.microbatch;
-      if (!all_ && plan_.chunks > 1) key.boundary = boundary(task);
+      if (!all_ && plan_.order.chunks > 1) key.boundary = boundary(task);
       // What comes ahead of a tied table's gradient, and the rest, are two messages.
       if (!all_ && task.block <= 0) key.boundary = task.block;
     }

@@ -39,7 +39,7 @@ bool is_pass(const Slot& slot) { return slot.kind != Slot::Kind::update; }
 
 Program Compiler::compile() {
   const std::vector<Slot> order =
-      one_f_one_b(context_.plan, context_.place.stage, context_.blocks, context_.options);
+      slots(context_.plan, context_.place.stage, context_.blocks, context_.options);
   std::size_t drained = 0, written = 0;  // slots so far
   const auto drain_until = [&](std::size_t end) {
     for (; drained < end; ++drained) drain(order[drained]);
@@ -140,7 +140,7 @@ Program placed(const plan::Plan& plan, const model::Config& model, int rank, con
 Program compile(const plan::Plan& plan, const model::Config& model, int rank,
                 const Options& options) {
   // What else 1F1B waits for where buffers take each other's bytes is in the analyzer's formulas.
-  const Spread spread = plan::is_1f1b(plan) ? Spread::received : Spread::all;
+  const Spread spread = plan.order.is_1f1b() ? Spread::received : Spread::all;
   Program program = placed(plan, model, rank, options, spread);
   link(program, options.overlap);
   return program;

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "base/parallel.hpp"
-#include "plan/passes.hpp"
 #include "schedule/compile.hpp"
 #include "schedule/simulate.hpp"
 #include "spans.hpp"
@@ -96,12 +95,7 @@ std::vector<int> simulated_ranks(const plan::Plan& plan) {
 }
 
 int steady_microbatches(const plan::Plan& plan) {
-  if (plan.chunks > 1) {
-    // Rounds as long as the plan's.
-    const int rounds = plan::rounds(plan).count();
-    return int(std::int64_t{3} * (plan.run_ahead + 1) * plan.microbatches / rounds);
-  }
-  return 2 * plan.run_ahead * plan.num_stages() + 4;
+  return plan.order.steady_microbatches(plan.shape());
 }
 
 plan::Plan of_microbatches(plan::Plan plan, int microbatches) {

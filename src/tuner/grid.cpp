@@ -52,7 +52,7 @@ const std::vector<Variable>& variables() {
 /// A plan that begins with the position's stage.
 plan::Plan plan_from(const StagePosition& position) {
   plan::Plan plan{.microbatches = position.config.microbatches,
-                  .run_ahead = position.config.run_ahead,
+                  .order = {.run_ahead = position.config.order.run_ahead},
                   .stages = std::vector<plan::Stage>(std::size_t(position.after) + 1)};
   plan.stages[0] = stage_of(position.mesh(), {});
   return plan;
@@ -172,8 +172,9 @@ Grid::Role& Grid::role(analyzer::StageRole wanted) {
 const std::vector<double>& Grid::values(const StagePosition& position) {
   const PipelineConfig& config = position.config;
   const bool several = config.num_stages > 1;
-  std::vector<double>& values = values_[{position.mesh(), config.microbatches, config.run_ahead,
-                                         config.in_flight(position.after), several}];
+  std::vector<double>& values =
+      values_[{position.mesh(), config.microbatches, config.order.run_ahead,
+               config.in_flight(position.after), several}];
   if (!values.empty()) return values;
   const plan::Plan plan = plan_from(position);
   for (const Variable& variable : variables()) {
@@ -264,7 +265,7 @@ void Grid::add_between_parts(const StagePosition& position, std::span<const Poin
 
 void Grid::price_memory(const StagePosition& position, std::span<Point> points) {
   evaluate(role(position.role()).memory, position, points);
-  if (position.config.zero_bubble) add_between_parts(position, points);
+  if (position.config.order.splits_backward()) add_between_parts(position, points);
   for (std::size_t i = 0; i < points.size(); ++i) {
     points[i].device_bytes = std::max(outputs_[MemoryOutput::forward_peak][i],
                                       outputs_[MemoryOutput::backward_peak][i]) *

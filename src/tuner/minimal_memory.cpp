@@ -38,7 +38,7 @@ class MinimalMemory {
   std::vector<PipelineConfig> configs() const {
     std::vector<PipelineConfig> all = tuner::configs(input_);
     if (plan::allows(input_.keys.run_ahead, 1))
-      std::erase_if(all, [](const PipelineConfig& config) { return config.run_ahead > 1; });
+      std::erase_if(all, [](const PipelineConfig& config) { return config.order.run_ahead > 1; });
     std::ranges::stable_sort(all, {}, [](const PipelineConfig& config) {
       return std::pair{config.num_stages, -config.microbatches};
     });
@@ -120,7 +120,7 @@ class MinimalMemory {
   /// Strategies by rising device and falling host memory.
   const std::vector<Point>& front(const StagePosition& position, int layers) {
     const Key key{position.role(), position.mesh(), position.config.memory_key(position.after),
-                  position.config.run_ahead, layers};
+                  position.config.order.run_ahead, layers};
     const auto [entry, fresh] = known_.try_emplace(key);
     if (!fresh) return entry->second;
     input_.deadline.check();

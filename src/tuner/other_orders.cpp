@@ -33,9 +33,14 @@ OtherOrders::OtherOrders(const SearchInput& input, WorkerPool& workers,
       num_configs_(int(configs.size())),
       searcher_(without_progress(input), workers, std::move(configs)) {}
 
+OtherOrders::Kind OtherOrders::kind_of(int microbatches, plan::Order order, int dp, int tp) {
+  order.run_ahead = 1;
+  return {microbatches, order, dp, tp};
+}
+
 OtherOrders::Kind OtherOrders::kind_of(const plan::Plan& plan) {
   const plan::Stage& stage = plan.stages[0];
-  return {plan.microbatches, plan.chunks, plan.zero_bubble != 0, stage.dp, stage.tp};
+  return kind_of(plan.microbatches, plan.order, stage.dp, stage.tp);
 }
 
 std::vector<PipelineConfig> OtherOrders::configs_of(const SearchInput& input,
@@ -45,8 +50,7 @@ std::vector<PipelineConfig> OtherOrders::configs_of(const SearchInput& input,
   if (like)
     std::erase_if(configs, [&](const PipelineConfig& config) {
       const Layout& layout = config.layouts[0];
-      return Kind{config.microbatches, config.chunks, config.zero_bubble, layout.dp, layout.tp} !=
-             kind_of(*like);
+      return kind_of(config.microbatches, config.order, layout.dp, layout.tp) != kind_of(*like);
     });
   return configs;
 }
@@ -57,7 +61,7 @@ std::optional<Found> OtherOrders::next(double known_s) {
   while (placed_ < most_placed) {
     std::optional<Found> found = searcher_.next(worth_s(known_s));
     if (!found || found->candidate.predicted_s >= worth_s(known_s)) return std::nullopt;
-    const std::pair one{kind_of(found->candidate.plan), found->candidate.plan.run_ahead};
+    const std::pair one{kind_of(found->candidate.plan), found->candidate.plan.order.run_ahead};
     if (seen_.contains(one)) continue;
     // The analyzer goes through all passes, which the formulas that found the plan do not.
     const double fits = fitting_share(workers_.grid().analyzer().analyze(found->candidate.plan));
@@ -87,7 +91,7 @@ void OtherOrders::add_to(Search& statistics) const {
 }
 
 void OtherOrders::exclude(const Found& found) {
-  seen_.erase({kind_of(found.candidate.plan), found.candidate.plan.run_ahead});
+  seen_.erase({kind_of(found.candidate.plan), found.candidate.plan.order.run_ahead});
   searcher_.take_less_memory(found, refused_share);
 }
 

@@ -38,8 +38,9 @@ class OtherOrders {
 
  private:
   OtherOrders(const SearchInput& input, WorkerPool& workers, std::vector<PipelineConfig> configs);
-  /// Microbatches, chunks, whether backwards are in two parts, dp, tp.
-  using Kind = std::tuple<int, int, bool, int, int>;
+  /// Microbatches, order without run-ahead, dp, tp.
+  using Kind = std::tuple<int, plan::Order, int, int>;
+  static Kind kind_of(int microbatches, plan::Order order, int dp, int tp);
   static Kind kind_of(const plan::Plan& plan);
   static std::vector<PipelineConfig> configs_of(const SearchInput& input, const plan::Plan* like);
   double fitting_share(const analyzer::Prediction& prediction) const;

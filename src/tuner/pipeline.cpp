@@ -15,8 +15,8 @@ namespace {
 /// Counts of the objective for a stage with `after` stages after it.
 struct Counts {
   Counts(const PipelineConfig& config, int after)
-      : after(after), trips(tuner::trips(config, after)), fill_share(config.fill_share()) {
-    if (!config.is_1f1b()) return;
+      : after(after), trips(tuner::trips(config, after)), fill_share(config.order.fill_share()) {
+    if (!config.order.is_1f1b()) return;
     in_flight = int(config.in_flight(after));
     if (after > 0) turns.emplace(config, after);
   }
@@ -50,7 +50,7 @@ Label in_front(const Pipeline& pipeline, const Counts& counts, const Label& late
   const PipelineConfig& config = pipeline.config;
   const bool is_last = counts.after == 0;
   const double way_s = is_last ? 0.0 : 2.0 * pipeline.messages.stream_s(point.layout, later.layout);
-  const double ways_s = config.chunks * way_s;
+  const double ways_s = config.order.chunks * way_s;
   const double t = point.stable_s;
   Label label{.trip_s = point.shortest_s() + ways_s + later.trip_s,
               .front_s = point.shortest_s(),
@@ -61,12 +61,12 @@ Label in_front(const Pipeline& pipeline, const Counts& counts, const Label& late
               .point = &point};
   const double round_s = ways_s + later.trip_s, own_s = config.microbatches * t + point.delta_s;
   const double trips_s = (counts.trips - 1) * label.trip_s + point.fill_s() + round_s;
-  label.least_s =
-      std::max(trips_s, own_s + (config.is_1f1b() ? idle_s(config, counts, point, round_s) : 0.0));
+  label.least_s = std::max(
+      trips_s, own_s + (config.order.is_1f1b() ? idle_s(config, counts, point, round_s) : 0.0));
   if (!is_last)
     label.least_s = std::max({label.least_s,
-                              config.is_1f1b() ? turns_s(counts, label, later, way_s)
-                                               : config.microbatches * ways_s / 2.0,
+                              config.order.is_1f1b() ? turns_s(counts, label, later, way_s)
+                                                     : config.microbatches * ways_s / 2.0,
                               counts.fill_share * point.fill_s() + way_s + later.least_s});
   if (is_last && config.num_stages > 1)
     label.standalone_s =
@@ -221,7 +221,7 @@ double DynamicProgram::rest_s(std::size_t placed, std::size_t use, int layers) c
     priced_s -= prices_.device_s[std::size_t(g)] * capacity_->usage().left(use, g);
   const int messages = pipeline_.config.num_stages - int(placed);
   return 2.0 * messages * pipeline_.messages.least_stream_s() +
-         pipeline_.config.fill_share() *
+         pipeline_.config.order.fill_share() *
              std::max({rest_s_[placed], layers == 0 ? 0.0 : layers * rest_layer_s_[placed],
                        priced_s * (1.0 - bound_rounding)});
 }
@@ -348,7 +348,7 @@ Turns::Turns(const PipelineConfig& config, int after)
             1) {}
 
 int trips(const PipelineConfig& config, int after) {
-  if (!config.is_1f1b()) return 1;
+  if (!config.order.is_1f1b()) return 1;
   return (config.microbatches - 1) / (int(config.in_flight(after)) + 1) + 1;
 }
 

@@ -31,7 +31,7 @@
 ///   max_i [ sum_{j<i} (w_j / v + 2 m_j) + max((G - 1) t_i + w_i, v G m_i, w_i + R_i) ]
 ///
 /// with v m_j in the place of m_j in R_i. Where backwards are in two parts it is the same with a
-/// third of w_j, run ahead a quarter (PipelineConfig::fill_share), and v = 1 elsewhere.
+/// third of w_j, run ahead a quarter (plan::Order::fill_share), and v = 1 elsewhere.
 #pragma once
 
 #include <span>

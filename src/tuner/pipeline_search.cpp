@@ -131,8 +131,9 @@ PipelineSearch::Thresholds PipelineSearch::thresholds(double cutoff_s) const {
       for (const MeshCapacity& mesh : capacities[after]) most = std::max(most, mesh.layers);
       later_layers += most;
       const int earlier_layers = std::max(0, input_.model.num_layers - later_layers);
-      thresholds_s[after] = (cutoff_s - config_.fill_share() * fastest_layer_s_ * earlier_layers) /
-                            config_.microbatches;
+      thresholds_s[after] =
+          (cutoff_s - config_.order.fill_share() * fastest_layer_s_ * earlier_layers) /
+          config_.microbatches;
     }
   }
   return thresholds_s;
@@ -261,7 +262,7 @@ Pipeline PipelineSearch::limited_pipeline(const std::vector<Part>& parts) {
 const std::vector<PipelineSearch::Part>& PipelineSearch::plan(double known_s) {
   double cutoff_s = bound_s_ * cutoffs[ends_tried_];
   // In other orders the bound tells little of which layers stages should have.
-  if (known_s <= bound_s_ * near || !config_.is_1f1b()) cutoff_s = known_s;
+  if (known_s <= bound_s_ * near || !config_.order.is_1f1b()) cutoff_s = known_s;
   Prepared next{known_s, std::min(cutoff_s, known_s), {}, {}};
   next.thresholds_s = thresholds(next.cutoff_s);
   if (step_ == Step::limited) next.parts = parts(next.thresholds_s);
@@ -312,7 +313,7 @@ std::vector<Candidate> PipelineSearch::candidates(Grid& grid, const Pipeline& pi
   const auto predicted_s = [&](const std::vector<Point>& stages) {
     return grid.predicted_s(plan_of(input_, config_, stages));
   };
-  const std::size_t most = config_.is_1f1b() && !input_.roughly ? most_candidates : 1;
+  const std::size_t most = config_.order.is_1f1b() && !input_.roughly ? most_candidates : 1;
   std::vector<Timed> found;
   for (const Assignment& assignment : assignments.best) {
     if (found.size() == most && assignment.least_s >= found.back().seconds) break;
@@ -348,7 +349,7 @@ void PipelineSearch::take_less_memory(double share) {
 }
 
 std::optional<double> PipelineSearch::confirm(Grid& grid, double known_s) {
-  if (config_.num_stages == 1 || config_.microbatches == 1 || !config_.is_1f1b())
+  if (config_.num_stages == 1 || config_.microbatches == 1 || !config_.order.is_1f1b())
     return std::nullopt;
   if (double(config_.num_stages) * double(config_.layouts.size()) > double(small_points))
     return std::nullopt;

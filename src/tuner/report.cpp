@@ -166,7 +166,8 @@ std::string summary(const plan::Plan& plan) {
       most.host_update_ratio > 0.0 ? fmt::format("  host update {:g}", most.host_update_ratio) : "";
   const std::string replicas = most.replicas > 1 ? fmt::format("  replicas {}", most.replicas) : "";
   const std::string kept = stored > 0 ? fmt::format("  stored {}", stored) : "";
-  const std::string order = plan::is_1f1b(plan) ? "" : fmt::format(" ({})", plan::order_text(plan));
+  const std::string order =
+      plan.order.is_1f1b() ? "" : fmt::format(" ({})", plan::order_text(plan));
   return fmt::format(
       "S {}{}{}  dp {}  tp {}  b {}  G {}  ZeRO {}{}  recomputed {}{}  offload {}{}{}",
       plan.pipeline_size(), order, on_groups(plan), of_stages(plan, &Stage::dp),

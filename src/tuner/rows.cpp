@@ -96,7 +96,7 @@ Rows& AllRows::of(const StagePosition& position, const Axes& axes, bool host_mat
   const std::lock_guard lock(mutex_);
   const PipelineConfig& config = position.config;
   std::unique_ptr<Rows>& rows =
-      rows_[{position.role(), position.mesh(), config.microbatches, config.run_ahead,
+      rows_[{position.role(), position.mesh(), config.microbatches, config.order.run_ahead,
              config.memory_key(position.after), axes.recompute, axes.store, host_matters}];
   if (!rows)
     rows = std::make_unique<Rows>(limits(position.mesh().group), times, axes, host_matters);

@@ -20,7 +20,7 @@ constexpr std::size_t searches_at_first = 2;  ///< until a plan is known
 constexpr double about = 1.03;                ///< factor by which a step raises a bound
 
 Bounds::key_type key(const PipelineConfig& config) {
-  return {config.num_stages, config.microbatches, config.run_ahead};
+  return {config.num_stages, config.microbatches, config.order.run_ahead};
 }
 
 }  // namespace
@@ -34,9 +34,10 @@ Searcher::Searcher(SearchInput input, WorkerPool& workers, std::vector<PipelineC
   for (PipelineConfig& config : configs) {
     for (Layout& layout : config.layouts)
       layout.times = least_times(layout, input_.cluster, input_.machine);
+    const bool splits = config.order.splits_backward();
     std::shared_ptr<Fronts>& fronts =
-        fronts_[{config.microbatches, config.run_ahead, config.zero_bubble, config.layouts}];
-    const Axes& axes = config.zero_bubble ? split_axes_ : axes_;
+        fronts_[{config.microbatches, config.order.run_ahead, splits, config.layouts}];
+    const Axes& axes = splits ? split_axes_ : axes_;
     if (!fronts) fronts = std::make_shared<Fronts>(axes, *input_.rows);
     const auto bound = known.find(key(config));
     searches_.emplace_back(input_, fronts, std::move(config),

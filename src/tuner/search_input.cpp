@@ -14,18 +14,16 @@ plan::Plan plan_of(const SearchInput& input, const PipelineConfig& config,
                    const std::vector<Point>& stages) {
   plan::Plan plan{.global_batch = input.global_batch,
                   .microbatches = config.microbatches,
-                  .run_ahead = config.run_ahead,
-                  .chunks = config.chunks,
-                  .zero_bubble = config.zero_bubble ? 1 : 0,
+                  .order = config.order,
                   .stages = {}};
   int first_layer = 0;
-  for (int chunk = 0; chunk < config.chunks; ++chunk)
+  for (int chunk = 0; chunk < config.order.chunks; ++chunk)
     for (const Point& point : stages) {
       const Layout& mesh = config.layouts[std::size_t(point.layout)];
       const std::string& group = input.cluster.groups[std::size_t(mesh.group)].name;
       plan::Stage& stage = plan.stages.emplace_back(stage_of(mesh, group));
       stage.first_layer = first_layer;
-      point.strategy.of_chunk(chunk, config.chunks).apply_to(stage);
+      point.strategy.of_chunk(chunk, config.order.chunks).apply_to(stage);
       first_layer += stage.layers;
     }
   return input.conform ? input.conform(std::move(plan)) : plan;

@@ -6,7 +6,6 @@
 
 #include "analyzer/analyzer.hpp"
 #include "base/numbers.hpp"
-#include "plan/passes.hpp"
 #include "plan/shapes.hpp"
 
 namespace brume::tuner {
@@ -44,56 +43,25 @@ Layouts layouts(const model::Config& model, int global_batch, const hardware::Cl
   return found;
 }
 
-/// Adds the configuration for each run-ahead that makes a difference: some stage but the last has
-/// more than one other microbatch in flight.
-void add_configs(PipelineConfig config, const deck::SearchKeys& search,
-                 std::vector<PipelineConfig>& found) {
-  const bool matters = config.num_stages > 1 && config.microbatches > 2;
-  for (int run_ahead : {1, 2}) {
-    if (matters ? !plan::allows(search.run_ahead, run_ahead) : run_ahead > 1) continue;
-    config.run_ahead = run_ahead;
+/// Adds the configuration in each order.
+void add_orders(PipelineConfig config, const std::vector<plan::Order>& orders,
+                std::vector<PipelineConfig>& found) {
+  for (const plan::Order& order : orders) {
+    config.order = order;
     found.push_back(config);
   }
-}
-
-/// The same of several chunks.
-void add_configs_of_chunks(PipelineConfig config, const deck::SearchKeys& search,
-                           std::vector<PipelineConfig>& found) {
-  if (!search.whole_rounds) return add_configs(std::move(config), search, found);
-  if (config.microbatches % config.num_stages != 0) return;
-  config.run_ahead = 2;
-  found.push_back(std::move(config));
-}
-
-/// How many chunks, of several, the layers of each stage may be cut into. Even ones fill a pipeline
-/// best, so these numbers divide the layers of a stage, of which some have one more than others.
-std::vector<int> numbers_of_chunks(int num_layers, int num_stages, const deck::SearchKeys& search) {
-  const int fewest = num_layers / num_stages, most = ceil_div(num_layers, num_stages);
-  std::vector<int> found;
-  for (int count = 2; count <= fewest; ++count)
-    if (plan::allows(search.chunks, count) && (fewest % count == 0 || most % count == 0))
-      found.push_back(count);
-  return found;
-}
-
-/// Backwards in two parts need gradients on the device, whole.
-bool may_split_backwards(const deck::SearchKeys& search) {
-  return search.zero_bubble && plan::allows(search.grad_offload, 0.0) &&
-         (plan::allows(search.zero_levels, 0) || plan::allows(search.zero_levels, 1));
 }
 
 }  // namespace
 
 double PipelineConfig::in_flight(int after) const {
-  if (chunks == 1) return plan::in_flight(run_ahead, after, microbatches);
-  const plan::Rounds rounds{microbatches, num_stages, chunks};
-  const int passes = plan::passes_in_flight(rounds, run_ahead, num_stages - 1 - after);
-  return double(passes + 1) / chunks - 1.0;
+  return double(order.in_flight(shape(), num_stages - 1 - after) + 1) / order.chunks - 1.0;
 }
 
 MemoryKey PipelineConfig::memory_key(int after) const {
   const double ahead = in_flight(after);
-  return {ahead, zero_bubble ? int(in_flight(num_stages - 1) - ahead) : 0, memory_error};
+  return {ahead, order.splits_backward() ? int(in_flight(num_stages - 1) - ahead) : 0,
+          memory_error};
 }
 
 plan::Stage stage_of(const Layout& mesh, const std::string& group) {
@@ -132,14 +100,15 @@ std::vector<PipelineConfig> configs(const model::Config& model, int global_batch
     for (int num_stages = 1; num_stages <= most; ++num_stages) {
       if (!plan::allows(search.stages, num_stages)) continue;
       PipelineConfig config{.num_stages = num_stages, .microbatches = microbatches, .layouts = {}};
+      const std::vector<plan::Order> orders = plan::orders_of_1f1b(config.shape(), search);
       for (const Layout& layout : all) {
         if (!plan::may_hold(num_stages, layout.devices(), cluster, search)) continue;
         config.layouts.push_back(layout);
         if (unequal) continue;
-        add_configs(config, search, found);
+        add_orders(config, orders, found);
         config.layouts.clear();
       }
-      if (!config.layouts.empty()) add_configs(config, search, found);
+      if (!config.layouts.empty()) add_orders(config, orders, found);
     }
   return found;
 }
@@ -160,14 +129,7 @@ std::vector<PipelineConfig> configs_in_other_orders(const model::Config& model, 
                             .microbatches = microbatches,
                             .memory_error = least_memory_error,
                             .layouts = {layout}};
-      for (const int chunks : numbers_of_chunks(model.num_layers, num_stages, search)) {
-        config.chunks = chunks;
-        add_configs_of_chunks(config, search, found);
-      }
-      if (!may_split_backwards(search)) continue;
-      config.chunks = 1;
-      config.zero_bubble = true;
-      add_configs(config, search, found);
+      add_orders(config, plan::other_orders(config.shape(), model.num_layers, search), found);
     }
   return found;
 }

@@ -48,25 +48,18 @@ struct MemoryKey {
 struct PipelineConfig {
   int num_stages = 1;  ///< stages with devices of their own: Plan::pipeline_size()
   int microbatches = 1;
-  int run_ahead = 1;
-  int chunks = 1;            ///< chunks of a stage's layers, see plan::Plan
-  bool zero_bubble = false;  ///< see plan::Plan
+  plan::Order order = {};
   /// MemoryKey::error; formulas know neither chunks nor parts of backwards.
   double memory_error = 0.0;
   std::vector<Layout> layouts;
 
-  bool is_1f1b() const { return chunks == 1 && !zero_bubble; }
+  plan::PipelineShape shape() const { return {num_stages, microbatches}; }
   /// Microbatches in flight on a stage with `after` stages after it.
   double in_flight(int after) const;
   MemoryKey memory_key(int after) const;
-  /// Lower bound on the share of a stage's first forward and last backward that delays other
-  /// stages. With chunks it is the first chunk. With split backwards it is a forward and the part
-  /// by which the first part of a backward is longer than the second; run ahead it is a forward
-  /// alone, of which a backward may do another one again.
-  double fill_share() const { return zero_bubble ? 1.0 / (2 + run_ahead) : 1.0 / chunks; }
   /// Least and most layers of a stage: each of the others has a layer for each chunk.
-  int least_layers() const { return chunks; }
-  int most_layers(int of_model) const { return of_model - (num_stages - 1) * chunks; }
+  int least_layers() const { return order.chunks; }
+  int most_layers(int of_model) const { return of_model - (num_stages - 1) * order.chunks; }
 };
 
 /// A stage of this layout, without savings.

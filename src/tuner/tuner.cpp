@@ -150,7 +150,7 @@ class BestPlans {
   double fastest_1f1b_s() const {
     double fastest_s = infinity;
     for (const Simulated& one : simulated_)
-      if (plan::is_1f1b(one.found.candidate.plan)) fastest_s = std::min(fastest_s, one.seconds);
+      if (one.found.candidate.plan.order.is_1f1b()) fastest_s = std::min(fastest_s, one.seconds);
     return fastest_s;
   }
 
@@ -162,7 +162,7 @@ class BestPlans {
 
   using Shape = std::tuple<int, int, int>;
   static Shape shape(const plan::Plan& plan) {
-    return {plan.num_stages(), plan.microbatches, plan.run_ahead};
+    return {plan.num_stages(), plan.microbatches, plan.order.run_ahead};
   }
 
   /// Whether a plan may be the fastest, if it is predicted as well as others of its shape were. As
@@ -175,7 +175,7 @@ class BestPlans {
 
   void exclude(const Found& found, int stage) {
     ++statistics_.refused;
-    if (plan::is_1f1b(found.candidate.plan))
+    if (found.candidate.plan.order.is_1f1b())
       searcher_.exclude(found, stage);
     else
       other_orders_.exclude(found);
@@ -189,7 +189,7 @@ class BestPlans {
     if (coarse.misfit) return exclude(found, *coarse.misfit);
     ++statistics_.simulated;
     const double seconds = coarse.iteration_s.value_or(found.candidate.predicted_s);
-    if (!plan::is_1f1b(found.candidate.plan) && seconds >= OtherOrders::worth_s(fastest_1f1b_s()))
+    if (!found.candidate.plan.order.is_1f1b() && seconds >= OtherOrders::worth_s(fastest_1f1b_s()))
       return;
     simulated_.push_back({found, seconds, coarse.iteration_s.has_value()});
     double& least =
@@ -253,14 +253,14 @@ class BestPlans {
 
   /// Many buffers, as of other orders, take long to place more tightly than the search did.
   Placement sampled(const plan::Plan& plan, const Deadline& deadline) const {
-    const bool until_it_fits = !plan::is_1f1b(plan);
+    const bool until_it_fits = !plan.order.is_1f1b();
     return sample(plan, input_.model, input_.cluster, workers_.threads(), deadline, input_.packings,
                   until_it_fits);
   }
 
   void confirm(const RankedPlan& best) {
     for (const auto& [found, seconds, coarse] : simulated_)
-      if (plan::is_1f1b(best.plan) && found.candidate.plan == best.plan) {
+      if (best.plan.order.is_1f1b() && found.candidate.plan == best.plan) {
         try {
           statistics_.confirmed = searcher_.confirms(found);
         } catch (const OutOfTime&) {

@@ -77,7 +77,7 @@ std::optional<Placed> fastest_placed(const SearchInput& input, WorkerPool& worke
                                                    : promising.back().candidate.predicted_s);
   };
   // They are few, and the faster the plan that they find, the fewer of 1F1B matter.
-  if (like && !plan::is_1f1b(*like)) look_at_other_orders(input, workers, doubt, like, fastest);
+  if (like && !like->order.is_1f1b()) look_at_other_orders(input, workers, doubt, like, fastest);
   // Placing a plan takes as long as several steps of the search, so only the last ones are.
   while (true) {
     std::optional<Found> found = searcher.next(worth_knowing_s());

@@ -55,7 +55,7 @@ bool Context::offloads(int index) const {
 }
 
 int Context::last_backward(int block) const {
-  return std::max({range(block).first, model.frozen_blocks, plan::first_backward_block(plan)});
+  return std::max({range(block).first, model.frozen_blocks, plan.order.first_backward_block()});
 }
 
 bool Context::begins_pass(const Slot& slot) const {

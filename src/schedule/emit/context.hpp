@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "plan/passes.hpp"
 #include "plan/rules.hpp"
 #include "schedule/compile.hpp"
 #include "schedule/order/order.hpp"
@@ -74,7 +73,7 @@ struct Context {
   bool offloads(int index) const;
 
   /// Whether a block's backward is in two parts.
-  bool splits(int index) const { return plan.zero_bubble != 0 && is_layer(index); }
+  bool splits(int index) const { return plan.order.splits_backward() && is_layer(index); }
   bool trains() const { return options.mode == Mode::train; }
   /// Whether something of a block is trained.
   bool updates(int index) const { return block(index).trains(); }
@@ -83,7 +82,7 @@ struct Context {
   bool holds_first_stage() const { return place.stage == 0; }
   bool holds_last_stage() const { return stages.back() == plan.num_stages() - 1; }
   bool runs_ahead() const {
-    return options.overlap && plan::messages_run_ahead(plan.run_ahead, plan.microbatches);
+    return options.overlap && plan.order.messages_run_ahead(plan.microbatches);
   }
   bool tied_across_stages() const { return model.tied_head && plan.num_stages() > 1; }
   bool tied_within_stage() const { return model.tied_head && plan.num_stages() == 1; }

@@ -30,7 +30,7 @@ Streams::Streams(const Store& store) : Store(store) {
       between(backward_, stage + 1, stage);
     }
   }
-  if (plan.chunks > 1 || (plan.zero_bubble && context_.runs_ahead()))
+  if (plan.order.needs_timetable(context_.runs_ahead()))
     exchanges_ = exchanges(plan, context_.place.stage, context_.options);
 }
 

@@ -63,7 +63,8 @@ Timetable::Timetable(const plan::Plan& plan, const Options& options)
         const int stage = first + pass.chunk * plan.pipeline_size();
         const std::optional<int> there = input(pass, stage);
         if (!there) break;
-        rank.now = std::max(rank.now, *there) + (pass.forward || plan.zero_bubble ? 1 : 2);
+        rank.now =
+            std::max(rank.now, *there) + (pass.forward || plan.order.splits_backward() ? 1 : 2);
         (pass.forward ? forwards_ : backwards_)[at(stage, pass.microbatch)] = rank.now;
       }
     }

@@ -1,9 +1,9 @@
-/// @file The orders in which a stage may work through an iteration, one source each.
+/// @file Passes and slots of a rank in the order of a plan (plan::Order).
 #pragma once
 
 #include <vector>
 
-#include "plan/passes.hpp"
+#include "plan/order.hpp"
 #include "schedule/compile.hpp"
 
 namespace brume::schedule {
@@ -20,25 +20,19 @@ struct Slot {
   bool operator==(const Slot&) const = default;
 };
 
-/// 1F1B over microbatches, of several stages on the same devices interleaved: the passes of the
-/// ranks of `first`, one of the first stages. Without overlap a stage waits for each of its
-/// messages to arrive, so none may run further ahead than in 1F1B: two would wait for each other.
-///
-/// Backwards in two parts: ZB-H1, run ahead ZB-H2 (plan::next_split_pass).
-///
-/// @source  Narayanan et al. 2021, "PipeDream-Flush" and interleaved 1F1B; how far stages run
-/// ahead:
-///          README.md
+/// Passes of the ranks of `first`, one of the first stages, in the plan's order. Without overlap a
+/// stage waits for each of its messages to arrive, so none may run further ahead than in 1F1B: two
+/// would wait for each other.
 std::vector<plan::Pass> passes(const plan::Plan& plan, int first, const Options& options);
 
-/// The same, blocks inside. A block's update stands before the forward of the block before it, in
-/// the first microbatch, so what follows the update (all-gather, copies) has a block's time to
-/// finish.
+/// The blocks of these passes, and updates. A block's update stands before the forward of the block
+/// before it, in the first microbatch, so that the transfers after the update (all-gather, copies)
+/// have a block's time to finish.
 ///
 /// @param all  blocks of the model: those that are trained, at least in part, have updates, and
 ///             these and those above the first of them have backwards
-std::vector<Slot> one_f_one_b(const plan::Plan& plan, int first,
-                              const std::vector<model::Block>& all, const Options& options);
+std::vector<Slot> slots(const plan::Plan& plan, int first, const std::vector<model::Block>& all,
+                        const Options& options);
 
 /// A stream that leaves with the slot that ends a pass, or comes for the one that begins it.
 struct Exchange {

@@ -3,39 +3,18 @@
 #include <algorithm>
 
 namespace brume::schedule {
-namespace {
-
-std::vector<plan::Pass> split_passes(int ahead, int most, int microbatches) {
-  std::vector<plan::Pass> all;
-  for (plan::Done done; done.weights < microbatches; done.add(all.back()))
-    all.push_back(plan::next_split_pass(done, ahead, most, microbatches));
-  return all;
-}
-
-}  // namespace
-
 std::vector<plan::Pass> passes(const plan::Plan& plan, int first, const Options& options) {
-  const plan::Rounds rounds = plan::rounds(plan);
+  plan::Order order = plan.order;
+  if (!options.overlap) order.run_ahead = 1;
+  const plan::RankPasses passes(order, plan.shape(), first);
   std::vector<plan::Pass> all;
-  if (options.mode == Mode::evaluate) {
-    for (int k = 0; k < rounds.passes(); ++k) all.push_back(rounds.forward(k));
-    return all;
-  }
-  const auto ahead_of = [&](int stage) {
-    return plan::passes_in_flight(rounds, options.overlap ? plan.run_ahead : 1, stage);
-  };
-  const int ahead = ahead_of(first);
-  if (plan.zero_bubble) return split_passes(ahead, ahead_of(0), plan.microbatches);
-  int forwards = 0, backwards = 0;
-  while (backwards < rounds.passes()) {
-    all.push_back(plan::next_pass(forwards, backwards, ahead, rounds));
-    ++(all.back().forward ? forwards : backwards);
-  }
+  const auto add = [&](const plan::Pass& pass) { all.push_back(pass); };
+  options.mode == Mode::evaluate ? passes.each_forward(add) : passes.each(add);
   return all;
 }
 
-std::vector<Slot> one_f_one_b(const plan::Plan& plan, int first,
-                              const std::vector<model::Block>& all, const Options& options) {
+std::vector<Slot> slots(const plan::Plan& plan, int first, const std::vector<model::Block>& all,
+                        const Options& options) {
   using Kind = Slot::Kind;
   std::vector<Slot> order;
   const int lowest = int(std::ranges::find_if(all, &model::Block::trains) - all.begin());
@@ -50,7 +29,7 @@ std::vector<Slot> one_f_one_b(const plan::Plan& plan, int first,
     }
   };
   const auto backward = [&](int m, const plan::BlockRange& blocks) {
-    const int last = std::max({blocks.first, lowest, plan::first_backward_block(plan)});
+    const int last = std::max({blocks.first, lowest, plan.order.first_backward_block()});
     for (int block = blocks.last; block >= last; --block)
       order.push_back({Kind::backward, m, block});
   };
