@@ -131,6 +131,75 @@ TEST_P(Communicators, PartsMustBeEqual) {
   });
 }
 
+/// Values from one rank to another in an all-to-all: between none and 1,500, the same on all ranks.
+inline std::size_t values_between(unsigned trial, int from, int to) {
+  std::minstd_rand random(1 + 100 * trial + 10 * static_cast<unsigned>(from) +
+                          static_cast<unsigned>(to));
+  random.discard(3);
+  return random() % 3 == 0 ? 0 : random() % 1500;
+}
+
+/// Exchanges parts of random lengths; each value tells its sender, receiver and place.
+template <typename T>
+void expect_exchanged(Communicator& comm, unsigned trial) {
+  const auto value = [](int from, int to, std::size_t i) {
+    return T(static_cast<float>(from * 4 + to) + 16.0f * static_cast<float>(i % 13));
+  };
+  std::vector<T> out, in, expected;
+  std::vector<std::size_t> out_bytes, in_bytes;
+  for (int r = 0; r < comm.size(); ++r) {
+    const std::size_t sent = values_between(trial, comm.rank(), r),
+                      received = values_between(trial, r, comm.rank());
+    for (std::size_t i = 0; i < sent; ++i) out.push_back(value(comm.rank(), r, i));
+    for (std::size_t i = 0; i < received; ++i) expected.push_back(value(r, comm.rank(), i));
+    out_bytes.push_back(sent * sizeof(T));
+    in_bytes.push_back(received * sizeof(T));
+  }
+  in.resize(expected.size(), T(-1.0f));
+  comm.all_to_all(std::as_bytes(std::span(out)), out_bytes, std::as_writable_bytes(std::span(in)),
+                  in_bytes);
+  EXPECT_EQ(differences(in, [&](auto i) { return expected[i]; }), 0u) << "trial " << trial;
+}
+
+TEST_P(Communicators, AllToAllDeliversPartsOfAnyLength) {
+  run(GetParam(), [](Communicator& comm) {
+    for (unsigned trial = 0; trial < 40; ++trial) {
+      expect_exchanged<float>(comm, trial);
+      expect_exchanged<bfloat16>(comm, trial);
+      expect_exchanged<float16>(comm, trial);
+      expect_exchanged<std::uint8_t>(comm, trial);
+    }
+  });
+}
+
+// Nobody waits: each rank sees by itself that its lengths do not add up.
+TEST_P(Communicators, PartsOfAnAllToAllAddUp) {
+  run(GetParam(), [](Communicator& comm) {
+    std::vector<std::byte> out(12), in(12);
+    std::vector<std::size_t> bytes(static_cast<std::size_t>(comm.size()), 1), none;
+    EXPECT_THROW(comm.all_to_all(out, bytes, in, bytes), Error);
+    EXPECT_THROW(comm.all_to_all({}, none, {}, none), Error);
+  });
+}
+
+TEST_P(Communicators, PartsOfAnAllToAllHaveTheExpectedLengths) {
+  run(GetParam(), [](Communicator& comm) {
+    if (comm.size() == 1) return;
+    const auto size = static_cast<std::size_t>(comm.size());
+    std::vector<std::size_t> out_bytes(size, 4), in_bytes(size, 4);
+    if (comm.rank() == 0) out_bytes[1] = 0;  // rank 1 expects 4
+    const std::vector<std::byte> out(comm.rank() == 0 ? 4 * size - 4 : 4 * size);
+    std::vector<std::byte> in(4 * size);
+    try {
+      comm.all_to_all(out, out_bytes, in, in_bytes);
+      EXPECT_NE(comm.rank(), 1);
+    } catch (const Error& error) {
+      EXPECT_EQ(comm.rank(), 1);
+      EXPECT_STREQ(error.what(), "rank 0 of the group sent a part of 0 bytes, 4 were expected");
+    }
+  });
+}
+
 TEST_P(Communicators, BroadcastComesFromAnyRoot) {
   run(GetParam(), [](Communicator& comm) {
     for (int root = 0; root < comm.size(); ++root) {

@@ -52,6 +52,17 @@ class Communicator {
   /// filled.
   virtual void all_gather(Values values) = 0;
 
+  /// Sends each rank its part of `out` and fills `in` with a part from each rank. Parts follow each
+  /// other in rank order; a part may be empty. Bytes move unchanged, whatever their storage. `out`
+  /// and `in` must not overlap.
+  ///
+  /// @param out_bytes  [size()] length of the part to each rank; their sum is that of `out`
+  /// @param in_bytes   [size()] length of the part from each rank; their sum is that of `in`. Each
+  ///                   is the length that the other rank sends; that of this rank's own part too.
+  /// @throws Error(bug) if lengths do not add up, or another rank sends fewer bytes
+  virtual void all_to_all(std::span<const std::byte> out, std::span<const std::size_t> out_bytes,
+                          std::span<std::byte> in, std::span<const std::size_t> in_bytes) = 0;
+
   virtual void broadcast(std::span<std::byte> bytes, int root) = 0;
 
   /// Each rank gives a text of any length; every rank gets all of them, in rank order.

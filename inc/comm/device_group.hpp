@@ -8,6 +8,7 @@
 
 namespace brume::comm {
 
+/// A group that carries all_to_all carries messages.
 enum class Carries { collectives, messages };
 
 /// A group of the ranks of `host` for what lies in device::Memory. In a build for hosts it is

@@ -98,6 +98,7 @@ std::size_t bytes_of(ncclDataType_t type) {
     case ncclDouble: return 8;
     case ncclBfloat16:
     case ncclHalf: return 2;
+    case ncclUint8: return 1;
     default: report(fmt::format("elements of NCCL's type {} are not emulated", int(type)));
   }
 }
@@ -173,6 +174,72 @@ ncclResult_t meet(Locked& locked, Stream& stream, ncclComm_t handle, const char*
     --stream.meetings;
     return touched;
   });
+  return ncclSuccess;
+}
+
+/// A send or a receive.
+struct Message {
+  bool sends;
+  Range range;
+  std::size_t bytes;
+  int peer;
+  std::size_t moved = 0;
+};
+
+/// Moves pieces of messages that may move now. @return whether any piece has
+bool advance(Group& group, std::vector<Message>& messages) {
+  bool any = false;
+  for (Message& m : messages) {
+    auto& [full, slot] =
+        group.common->messages[m.sends ? group.rank : m.peer][m.sends ? m.peer : group.rank];
+    if (m.moved == m.bytes || full != (m.sends ? 0 : 1)) continue;
+    const std::size_t some = std::min(slot_bytes, m.bytes - m.moved);
+    if (m.sends)
+      std::memcpy(slot.bytes, m.range.host + m.moved, some);
+    else
+      std::memcpy(m.range.host + m.moved, slot.bytes, some);
+    full = m.sends ? 1 : 0;
+    m.moved += some;
+    any = true;
+  }
+  return any;
+}
+
+/// Moves messages side by side: none waits for another one. A send waits until its peer has all.
+void exchange(Group& group, std::vector<Message> messages) {
+  const auto moved = [](const Message& m) { return m.moved == m.bytes; };
+  while (!std::ranges::all_of(messages, moved))
+    group.wait([&] { return advance(group, messages); });
+  for (const Message& m : messages)
+    if (m.sends) group.wait([&] { return group.common->messages[group.rank][m.peer].full == 0; });
+}
+
+/// Messages between ncclGroupStart and ncclGroupEnd.
+struct Grouped {
+  int depth = 0;
+  Stream* stream = nullptr;
+  ncclComm_t comm = nullptr;
+  std::vector<Message> messages;
+};
+thread_local Grouped grouped;
+
+ncclResult_t add(bool sends, const void* address, std::size_t bytes, int peer, ncclComm_t comm,
+                 cudaStream_t handle) {
+  Stream& stream = stream_of(handle);
+  Locked locked;
+  const char* const what = sends ? "a send" : "a receive";
+  Message message{sends, device_range(address, bytes, sends ? Access::read : Access::write, what),
+                  bytes, peer};
+  if (grouped.depth == 0) {
+    const std::vector<Interval> touched = message.range.intervals;
+    return meet(
+        locked, stream, comm, what, touched,
+        [message = std::move(message)](Group& group) { exchange(group, {message}); }, peer);
+  }
+  if (!grouped.messages.empty() && (grouped.stream != &stream || grouped.comm != comm))
+    report("a group of messages of several streams or communicators is not emulated");
+  grouped.stream = &stream, grouped.comm = comm;
+  grouped.messages.push_back(std::move(message));
   return ncclSuccess;
 }
 
@@ -283,40 +350,26 @@ ncclResult_t ncclAllGather(const void* from, void* to, size_t count, ncclDataTyp
 
 ncclResult_t ncclSend(const void* from, size_t count, ncclDataType_t type, int peer,
                       ncclComm_t comm, cudaStream_t handle) {
-  Stream& stream = stream_of(handle);
-  Locked locked;
-  const std::size_t bytes = count * bytes_of(type);
-  const Range in = device_range(from, bytes, Access::read, "a send");
-  return meet(
-      locked, stream, comm, "a send", in.intervals,
-      [=](Group& group) {
-        auto& message = group.common->messages[group.rank][peer];
-        for (std::size_t at = 0; at < bytes; at += slot_bytes) {
-          std::memcpy(message.slot.bytes, in.host + at, std::min(slot_bytes, bytes - at));
-          message.full = 1;
-          group.wait([&] { return message.full == 0; });
-        }
-      },
-      peer);
+  return add(true, from, count * bytes_of(type), peer, comm, handle);
 }
-
 ncclResult_t ncclRecv(void* to, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t handle) {
-  Stream& stream = stream_of(handle);
+  return add(false, to, count * bytes_of(type), peer, comm, handle);
+}
+
+ncclResult_t ncclGroupStart() {
+  ++grouped.depth;
+  return ncclSuccess;
+}
+ncclResult_t ncclGroupEnd() {
+  if (--grouped.depth > 0 || grouped.messages.empty()) return ncclSuccess;
   Locked locked;
-  const std::size_t bytes = count * bytes_of(type);
-  const Range out = device_range(to, bytes, Access::write, "a receive");
-  return meet(
-      locked, stream, comm, "a receive", out.intervals,
-      [=](Group& group) {
-        auto& message = group.common->messages[peer][group.rank];
-        for (std::size_t at = 0; at < bytes; at += slot_bytes) {
-          group.wait([&] { return message.full == 1; });
-          std::memcpy(out.host + at, message.slot.bytes, std::min(slot_bytes, bytes - at));
-          message.full = 0;
-        }
-      },
-      peer);
+  std::vector<Message> messages = std::exchange(grouped.messages, {});
+  std::vector<Interval> touched;
+  for (const Message& m : messages)
+    touched.insert(touched.end(), m.range.intervals.begin(), m.range.intervals.end());
+  return meet(locked, *grouped.stream, grouped.comm, "a group of messages", touched,
+              [messages = std::move(messages)](Group& group) { exchange(group, messages); });
 }
 
 // ---- MPI, which may start the driver

@@ -2,6 +2,7 @@
 /// device.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 
@@ -50,6 +51,49 @@ TEST(DeviceCommunicators, DoublesAreSummedToo) {
       device::copy_now(values.data(), memory.data(), memory.bytes());
       EXPECT_EQ(values[0], 0.5 * ranks + ranks * (ranks - 1) / 2);
       EXPECT_DOUBLE_EQ(values[1], ranks * 1e-9);
+    });
+}
+
+/// Expects parts of unequal lengths, one of them empty, to arrive from every rank.
+void expect_exchanged(Communicator& group) {
+  const auto length = [](int from, int to) {
+    return std::size_t((5 * from + 3 * to + 1) % 7) * 20'000;
+  };
+  std::vector<float> out, expected;
+  std::vector<std::size_t> out_bytes, in_bytes;
+  for (int r = 0; r < group.size(); ++r) {
+    const std::size_t sent = length(group.rank(), r), received = length(r, group.rank());
+    out.insert(out.end(), sent, float(10 * group.rank() + r + 1));
+    expected.insert(expected.end(), received, float(10 * r + group.rank() + 1));
+    out_bytes.push_back(sent * sizeof(float));
+    in_bytes.push_back(received * sizeof(float));
+  }
+  const test::OnDevice there(out), here(std::vector<float>(expected.size(), -1.0f));
+  // Memory is freed after the work of all streams, so no rank's may wait for a rank that frees.
+  group.barrier();
+  group.all_to_all(std::as_bytes(std::span(there.data(), there.size())), out_bytes,
+                   std::as_writable_bytes(std::span(here.data(), here.size())), in_bytes);
+  EXPECT_EQ(here.values(), expected);
+  group.barrier();
+}
+
+TEST(DeviceCommunicators, AllToAllThroughTheHostDeliversPartsOfAnyLength) {
+  BRUME_NEEDS_GPU();
+  for (const int ranks : {2, 4})
+    run_local(ranks, [](Communicator& world) {
+      const test::BoundStream stream;
+      expect_exchanged(*staged_communicator(world.split(0, world.rank())));
+    });
+}
+
+TEST(DeviceCommunicators, AllToAllByNcclDeliversPartsOfAnyLength) {
+  BRUME_NEEDS_GPU();
+  for (int ranks = 1; ranks <= std::min(4, device::cuda_devices()); ++ranks)
+    run_local(ranks, [](Communicator& world) {
+      device::cuda_check(cudaSetDevice(world.rank()), "choosing a device");
+      const test::BoundStream stream;
+      const auto group = nccl_communicator(world.split(0, world.rank()));
+      for (int i = 0; i < 3; ++i) expect_exchanged(*group);
     });
 }
 

@@ -43,6 +43,12 @@ TEST(LocalCommunicator, AFailingRankReleasesTheOthersFromEveryCall) {
         std::vector<float> values(12);
         comm.all_gather(values);
       },
+      [](Communicator& comm) {
+        const std::vector<std::byte> out(12);
+        std::vector<std::byte> in(12);
+        const std::vector<std::size_t> bytes(3, 4);
+        comm.all_to_all(out, bytes, in, bytes);
+      },
       [](Communicator& comm) { broadcast(comm, "text", 0); },
       [](Communicator& comm) { comm.gather("text"); },
       [](Communicator& comm) { comm.split(0, 0); },
@@ -127,6 +133,7 @@ TEST(LocalCommunicator, FailuresAtAnyMomentLeaveNoRankBehind) {
         if (comm.rank() < peer) comm.send(values, peer);
         if (comm.rank() > peer) comm.recv(values, peer);
         comm.all_gather(values);
+        expect_exchanged<float>(comm, static_cast<unsigned>(step));
       }
       throw Error(Failure::storage, "step {}", last);
     });

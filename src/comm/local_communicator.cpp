@@ -69,6 +69,19 @@ class LocalCommunicator final : public Communicator {
     std::visit([&](auto all) { gather_parts(all); }, values);
   }
 
+  void all_to_all(std::span<const std::byte> out, std::span<const std::size_t> out_bytes,
+                  std::span<std::byte> in, std::span<const std::size_t> in_bytes) override {
+    auto outgoing = parts_of(out, out_bytes, size());
+    const auto incoming = parts_of(in, in_bytes, size());
+    group_->meet("all_to_all", rank_, outgoing, [&](const auto& all) {
+      for (std::size_t r = 0; r < all.size(); ++r) {
+        const std::span<const std::byte> part = (*all[r])[static_cast<std::size_t>(rank_)];
+        require_part(part.size(), incoming[r].size(), r);
+        std::copy(part.begin(), part.end(), incoming[r].begin());
+      }
+    });
+  }
+
   void broadcast(std::span<std::byte> bytes, int root) override {
     require(root >= 0 && root < size(), Failure::bug, "a broadcast from rank {} of {}", root,
             size());

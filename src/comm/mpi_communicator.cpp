@@ -1,5 +1,6 @@
 #include "comm/mpi_communicator.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <numeric>
 
@@ -17,6 +18,8 @@ MpiGroup::~MpiGroup() {
 }
 
 namespace {
+
+constexpr int all_to_all_tag = 2;  // mpi_reduce.cpp has 1, messages have 0
 
 /// Calls transfer(piece) for consecutive pieces of at most `longest` values; at least once.
 template <typename T, typename Transfer>
@@ -68,6 +71,43 @@ void MpiCommunicator::gather_parts(std::span<T> values) {
   check_mpi(MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, values.data(), mpi_count(part),
                            mpi_type<T>(), group_.get(), &request));
   wait(request);
+}
+
+/// Sends every part at once, an empty one too, so that lengths that differ between ranks are found.
+void MpiCommunicator::all_to_all(std::span<const std::byte> out,
+                                 std::span<const std::size_t> out_bytes, std::span<std::byte> in,
+                                 std::span<const std::size_t> in_bytes) {
+  const auto outgoing = parts_of(out, out_bytes, size_);
+  const auto incoming = parts_of(in, in_bytes, size_);
+  const auto own = static_cast<std::size_t>(rank_);
+  require_part(outgoing[own].size(), incoming[own].size(), own);
+  std::vector<MPI_Request> receives, sends;
+  std::vector<std::size_t> received(incoming.size()), sender;  // bytes by rank; rank by receive
+  for (std::size_t away = 1; away < incoming.size(); ++away) {
+    const std::size_t from = (own + incoming.size() - away) % incoming.size();
+    in_pieces(incoming[from], longest_, [&](std::span<std::byte> piece) {
+      sender.push_back(from);
+      check_mpi(MPI_Irecv(piece.data(), mpi_count(piece.size()), MPI_BYTE, int(from),
+                          all_to_all_tag, group_.get(), &receives.emplace_back()));
+    });
+  }
+  for (std::size_t away = 1; away < outgoing.size(); ++away) {
+    const std::size_t to = (own + away) % outgoing.size();
+    in_pieces(outgoing[to], longest_, [&](std::span<const std::byte> piece) {
+      check_mpi(MPI_Isend(piece.data(), mpi_count(piece.size()), MPI_BYTE, int(to), all_to_all_tag,
+                          group_.get(), &sends.emplace_back()));
+    });
+  }
+  std::ranges::copy(outgoing[own], incoming[own].begin());
+  for (std::size_t i = 0; i < receives.size(); ++i) {
+    const MPI_Status status = wait(receives[i]);
+    int bytes = 0;
+    check_mpi(MPI_Get_count(&status, MPI_BYTE, &bytes));
+    received[sender[i]] += static_cast<std::size_t>(bytes);
+  }
+  wait(sends);
+  for (std::size_t from = 0; from < incoming.size(); ++from)
+    if (from != own) require_part(received[from], incoming[from].size(), from);
 }
 
 void MpiCommunicator::broadcast(std::span<std::byte> bytes, int root) {

@@ -47,6 +47,8 @@ class MpiCommunicator final : public Communicator {
   void all_reduce(std::span<double> values, Reduction reduction) override;
   void reduce_scatter(Values values) override;
   void all_gather(Values values) override;
+  void all_to_all(std::span<const std::byte> out, std::span<const std::size_t> out_bytes,
+                  std::span<std::byte> in, std::span<const std::size_t> in_bytes) override;
   void broadcast(std::span<std::byte> bytes, int root) override;
   std::vector<std::string> gather(const std::string& mine) override;
   std::vector<std::string> gather_at(const std::string& mine, int root) override;

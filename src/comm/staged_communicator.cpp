@@ -27,6 +27,16 @@ class StagedCommunicator final : public HostHalf {
   void all_gather(Values values) override {
     in_place(values, [&](Values here) { host_->all_gather(here); });
   }
+  void all_to_all(std::span<const std::byte> out, std::span<const std::size_t> out_bytes,
+                  std::span<std::byte> in, std::span<const std::size_t> in_bytes) override {
+    std::byte* const there = staging(out.size() + in.size());
+    std::byte* const back = there + out.size();
+    if (!out.empty()) device::copy(there, out.data(), std::int64_t(out.size()));
+    device::finish();
+    host_->all_to_all({there, out.size()}, out_bytes, {back, in.size()}, in_bytes);
+    if (!in.empty()) device::copy(in.data(), back, std::int64_t(in.size()));
+    device::finish();  // the next call may overwrite the staging memory
+  }
   void send(ConstValues values, int peer) override {
     std::visit(
         [&]<typename T>(std::span<const T> out) {
@@ -47,6 +57,12 @@ class StagedCommunicator final : public HostHalf {
   }
 
  private:
+  std::byte* staging(std::size_t size) {
+    const auto bytes = std::int64_t(size);
+    if (bytes > staging_.bytes()) staging_ = device::Memory(bytes, device::Tier::host);
+    return staging_.data();
+  }
+
   template <typename Body>
   void in_place(Values values, Body&& body) {
     std::visit([&]<typename T>(std::span<T> all) { staged<T>(all, all, body); }, values);
@@ -56,12 +72,12 @@ class StagedCommunicator final : public HostHalf {
   void staged(std::span<const T> out, std::span<T> in, Body&& body) {
     const std::size_t count = std::max(out.size(), in.size());
     const auto bytes = std::int64_t(count * sizeof(T));
-    if (bytes > staging_.bytes()) staging_ = device::Memory(bytes, device::Tier::host);
-    if (!out.empty()) device::copy(staging_.data(), out.data(), bytes);
+    std::byte* const here = staging(count * sizeof(T));
+    if (!out.empty()) device::copy(here, out.data(), bytes);
     device::finish();
-    body(std::span(reinterpret_cast<T*>(staging_.data()), count));
+    body(std::span(reinterpret_cast<T*>(here), count));
     if (in.empty()) return;
-    device::copy(in.data(), staging_.data(), bytes);
+    device::copy(in.data(), here, bytes);
     device::finish();  // the next call may overwrite the staging memory
   }
 

@@ -73,6 +73,27 @@ class NcclCommunicator final : public HostHalf {
   void all_gather(Values values) override {
     std::visit([&](auto all) { gather_parts(all); }, values);
   }
+  /// Sends and receives in one group, so that none of them waits for the order of the others.
+  void all_to_all(std::span<const std::byte> out, std::span<const std::size_t> out_bytes,
+                  std::span<std::byte> in, std::span<const std::size_t> in_bytes) override {
+    const auto outgoing = parts_of(out, out_bytes, size());
+    const auto incoming = parts_of(in, in_bytes, size());
+    const auto own = std::size_t(rank());
+    require_part(outgoing[own].size(), incoming[own].size(), own);
+    ncclResult_t result = ncclGroupStart();
+    const auto call = [&](const auto& transfer, auto part, std::size_t peer) {
+      if (result == ncclSuccess && !part.empty())
+        result =
+            transfer(part.data(), part.size(), ncclUint8, int(peer), group_, device::cuda_stream());
+    };
+    for (std::size_t peer = 0; peer < outgoing.size(); ++peer) {
+      call(ncclSend, outgoing[peer], peer);
+      call(ncclRecv, incoming[peer], peer);
+    }
+    const ncclResult_t end = ncclGroupEnd();  // also after a failure
+    nccl_check(result == ncclSuccess ? end : result, "all-to-all");
+    settle("all-to-all");
+  }
   void send(ConstValues values, int peer) override {
     std::visit([&](auto out) { send_values(out, peer); }, values);
   }
