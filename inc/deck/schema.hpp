@@ -123,6 +123,9 @@ std::vector<KeyText> help(const Fields& fields, void* defaults);
 }  // namespace detail
 
 /// The keys of a struct. Defaults are what a default-made T holds.
+///
+/// A static schema is returned by a lambda: else Clang 16 destroys temporaries of its designated
+/// initializers at the end of the function around it, in every call.
 template <typename T>
 class Schema {
  public:
