@@ -170,15 +170,15 @@ std::optional<Found> Searcher::next(double known_s) {
 }
 
 void Searcher::exclude(const Found& found, int stage) {
-  PipelineSearch& search = searches_[found.search];
+  PipelineSearch& search = searches_[*found.search];
   search.exclude(search.config().num_stages - 1 - stage,
                  found.candidate.stages[std::size_t(stage)]);
-  forget_candidates(found.search);
+  forget_candidates(*found.search);
 }
 
 void Searcher::take_less_memory(const Found& found, double share) {
-  searches_[found.search].take_less_memory(share);
-  forget_candidates(found.search);
+  searches_[*found.search].take_less_memory(share);
+  forget_candidates(*found.search);
 }
 
 /// Drops the other candidates of a configuration: they may hold the same strategy. It returns the
@@ -188,7 +188,7 @@ void Searcher::forget_candidates(std::size_t search) {
 }
 
 bool Searcher::confirms(const Found& found) {
-  PipelineSearch& search = searches_[found.search];
+  PipelineSearch& search = searches_[*found.search];
   const std::optional<double> bound_s =
       search.confirm(workers_.grid(), found.candidate.predicted_s);
   if (bound_s) ++milp_solves_;

@@ -53,10 +53,11 @@ class Budget {
   Deadline deadline_;
 };
 
-/// A plan the search found, and where to exclude it.
+/// A plan that was found, and the searcher's configuration that excludes it; none: no searcher
+/// found it.
 struct Found {
   Candidate candidate;
-  std::size_t search;
+  std::optional<std::size_t> search;
 };
 
 /// Bounds of configurations, by stages, microbatches and run-ahead [s].
@@ -91,6 +92,7 @@ class Searcher {
   /// Whether GLPK comes to the same bound for the configuration of a plan.
   bool confirms(const Found& found);
 
+  std::size_t num_configs() const { return searches_.size(); }
   void add_to(Search& statistics) const;
 
  private:

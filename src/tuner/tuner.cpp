@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <tuple>
+#include <utility>
 
 #include "base/error.hpp"
 #include "base/parallel.hpp"
 #include "base/units.hpp"
+#include "even_plans.hpp"
 #include "grid.hpp"
 #include "least_work.hpp"
 #include "minimal_memory.hpp"
@@ -29,6 +32,9 @@ constexpr double prediction_error = 0.04;
 /// The same where plans of as many stages and microbatches, run ahead as far, were simulated: their
 /// predictions are off alike.
 constexpr double shape_error = 0.005;
+constexpr int most_even = 3;  ///< even plans that fit, before the search
+/// Configurations from which on a search takes seconds until it finds a plan.
+constexpr std::size_t many_configs = 1000;
 
 /// Sets the peaks of stages that placement finds off by more than 1 % and 1 MiB to what it takes.
 /// @return the largest peak before that, where any was
@@ -108,6 +114,7 @@ class BestPlans {
  private:
   struct Simulated {
     Found found;
+    OtherOrders* orders;  ///< none: the searcher of 1F1B found it
     double seconds;
     bool coarse;  ///< else predicted: it is too large to simulate
   };
@@ -121,12 +128,13 @@ class BestPlans {
     search_end_s_ = budget_.seconds() + share * budget_.left_s();
     try {
       budget_.allow(search_end_s_ - budget_.seconds());
+      if (searcher_.num_configs() >= many_configs && !std::exchange(took_even_plans_, true))
+        take_even_plans();
       while (const std::optional<Found> found = next()) {
         if (found->candidate.predicted_s > fastest_s_ * (1.0 + prediction_error)) break;
         if (!repeats(*found) && may_be_fastest(*found)) take(*found);
       }
-      if (!simulated_.empty())
-        while (const std::optional<Found> found = other_orders_.next(fastest_s_)) take(*found);
+      if (!simulated_.empty()) take_from(other_orders_);
       // The next best, for people.
       while (simulated_.size() < wanted_)
         if (const std::optional<Found> found = searcher_.next(infinity); !found)
@@ -137,6 +145,25 @@ class BestPlans {
     }
     budget_.allow(budget_.left_s());
     return simulated_.size();
+  }
+
+  /// Known at once, whatever time the search takes.
+  void take_even_plans() {
+    int taken = 0;
+    for (Candidate& candidate : even_plans(input_, workers_)) {
+      if (taken == most_even || candidate.predicted_s > fastest_s_ * (1.0 + prediction_error))
+        break;
+      taken += take({std::move(candidate), std::nullopt});
+    }
+    if (simulated_.empty()) return;
+    const plan::Plan best =
+        std::ranges::min(simulated_, {}, &Simulated::seconds).found.candidate.plan;
+    if (!best.order.is_1f1b()) take_from(like_even_plan_.emplace(input_, workers_, &best));
+  }
+
+  void take_from(OtherOrders& orders) {
+    while (const std::optional<Found> found = orders.next(fastest_s_))
+      if (!repeats(*found, &orders)) take(*found, &orders);
   }
 
   /// A plan counts once it has been placed, so the first one has to come while there is time.
@@ -154,10 +181,14 @@ class BestPlans {
     return fastest_s;
   }
 
-  bool repeats(const Found& found) const {
-    return std::ranges::any_of(simulated_, [&](const Simulated& other) {
-      return other.found.candidate.plan == found.candidate.plan;
-    });
+  /// Whether a plan was simulated; an even one is from now on of the search that finds it, too.
+  bool repeats(const Found& found, OtherOrders* orders = nullptr) {
+    for (Simulated& other : simulated_)
+      if (other.found.candidate.plan == found.candidate.plan) {
+        if (!other.found.search) std::tie(other.found, other.orders) = std::tie(found, orders);
+        return true;
+      }
+    return false;
   }
 
   using Shape = std::tuple<int, int, int>;
@@ -173,30 +204,38 @@ class BestPlans {
            found.candidate.predicted_s * known->second < fastest_s_ * (1.0 + shape_error);
   }
 
-  void exclude(const Found& found, int stage) {
+  void exclude(const Found& found, OtherOrders* orders, int stage) {
     ++statistics_.refused;
-    if (found.candidate.plan.order.is_1f1b())
-      searcher_.exclude(found, stage);
+    if (!found.search) return;
+    if (orders)
+      orders->exclude(found);
     else
-      other_orders_.exclude(found);
+      searcher_.exclude(found, stage);
   }
 
-  void take(const Found& found) {
+  /// @return whether it fits
+  bool take(const Found& found, OtherOrders* orders = nullptr) {
     const bool first = simulated_.empty();
     if (first) budget_.grant(budget_.left_s() + placing_s);
     const Coarse coarse = coarsely(input_, found.candidate.plan, workers_.threads());
     if (first) budget_.allow(search_end_s_ - budget_.seconds());
-    if (coarse.misfit) return exclude(found, *coarse.misfit);
+    if (coarse.misfit) {
+      exclude(found, orders, *coarse.misfit);
+      return false;
+    }
     ++statistics_.simulated;
     const double seconds = coarse.iteration_s.value_or(found.candidate.predicted_s);
-    if (!found.candidate.plan.order.is_1f1b() && seconds >= OtherOrders::worth_s(fastest_1f1b_s()))
-      return;
-    simulated_.push_back({found, seconds, coarse.iteration_s.has_value()});
-    double& least =
-        least_over_predicted_.try_emplace(shape(found.candidate.plan), infinity).first->second;
-    least = std::min(least, seconds / found.candidate.predicted_s);
+    const bool is_1f1b = found.candidate.plan.order.is_1f1b();
+    if (!is_1f1b && seconds >= OtherOrders::worth_s(fastest_1f1b_s())) return true;
+    simulated_.push_back({found, orders, seconds, coarse.iteration_s.has_value()});
+    if (is_1f1b) {
+      double& least =
+          least_over_predicted_.try_emplace(shape(found.candidate.plan), infinity).first->second;
+      least = std::min(least, seconds / found.candidate.predicted_s);
+    }
     fastest_s_ = std::min(fastest_s_, seconds);
     if (input_.progress) input_.progress->best_s = fastest_s_;
+    return true;
   }
 
   /// Result of placing a plan; neither: time ended.
@@ -238,7 +277,7 @@ class BestPlans {
       const bool in_full = i == 0 || simulated_[i].seconds < fastest_in_full_s;
       if (in_full && i > 0) outcomes[i] = outcome(simulated_[i], true, input_.deadline);
       if (outcomes[i].misfit) {
-        exclude(simulated_[i].found, *outcomes[i].misfit);
+        exclude(simulated_[i].found, simulated_[i].orders, *outcomes[i].misfit);
         simulated_.erase(simulated_.begin() + std::ptrdiff_t(i));
         fastest_s_ = infinity;
         for (const Simulated& other : simulated_) fastest_s_ = std::min(fastest_s_, other.seconds);
@@ -259,8 +298,8 @@ class BestPlans {
   }
 
   void confirm(const RankedPlan& best) {
-    for (const auto& [found, seconds, coarse] : simulated_)
-      if (best.plan.order.is_1f1b() && found.candidate.plan == best.plan) {
+    for (const auto& [found, orders, seconds, coarse] : simulated_)
+      if (found.search && !orders && found.candidate.plan == best.plan) {
         try {
           statistics_.confirmed = searcher_.confirms(found);
         } catch (const OutOfTime&) {
@@ -279,7 +318,9 @@ class BestPlans {
   std::vector<Simulated> simulated_;
   std::map<Shape, double> least_over_predicted_;  ///< least ratio of simulation to prediction
   double fastest_s_ = infinity;                   ///< fastest of simulated_
-  double search_end_s_ = 0.0;                     ///< end of the search, in the budget's seconds
+  bool took_even_plans_ = false;
+  std::optional<OtherOrders> like_even_plan_;  ///< cut as the best even plan is
+  double search_end_s_ = 0.0;                  ///< end of the search, in the budget's seconds
 };
 
 /// A search without a knob looks at fewer plans, and may so come upon one that is faster than the
