@@ -407,6 +407,10 @@ class WithSlowLink final : public comm::HostHalf {
   }
   void reduce_scatter(comm::Values values) override { host_->reduce_scatter(values); }
   void all_gather(comm::Values values) override { host_->all_gather(values); }
+  void all_to_all(std::span<const std::byte> out, std::span<const std::size_t> out_bytes,
+                  std::span<std::byte> in, std::span<const std::size_t> in_bytes) override {
+    host_->all_to_all(out, out_bytes, in, in_bytes);
+  }
   void send(comm::ConstValues values, int peer) override {
     if (rank() * peer == 2) std::this_thread::sleep_for(std::chrono::milliseconds(20));
     host_->send(values, peer);
