@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstdlib>
 #include <fstream>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -164,6 +165,11 @@ TEST_F(ForeignTokens, FilesOfMegatron) {
   huge.replace(18, 8, number(std::int64_t{1} << 62, 8));
   put("a.idx", huge);
   EXPECT_NE(refused("a.bin", numbers(small, 2)).find("promises 4611686018427387904 sequences"),
+            std::string::npos);
+  std::string least = whole;
+  least.replace(26, 8, number(std::numeric_limits<std::int64_t>::min(), 8));
+  put("a.idx", least);
+  EXPECT_NE(refused("a.bin", numbers(small, 2)).find("-9223372036854775808 ends of documents"),
             std::string::npos);
   expect_refused("a.idx", whole, "a.idx: is the index of a Megatron file: name the .bin");
 }

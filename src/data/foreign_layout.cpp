@@ -155,7 +155,7 @@ class MegatronIndex {
     lengths_ = header_bytes;
     offsets_ = lengths_ + (sane ? sequences_ * 4 : 0);
     documents_ = offsets_ + (sane ? sequences_ * 8 : 0);
-    num_documents_ = documents - 1;
+    num_documents_ = sane ? documents - 1 : 0;
     const std::int64_t end = documents_ + (sane ? documents * 8 : 0);
     require(sane && (source.bytes == end || source.bytes == end + sequences_), Failure::input,
             "{}: promises {} sequences and {} ends of documents, which its {} bytes do not hold",
