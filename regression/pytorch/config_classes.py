@@ -17,7 +17,7 @@ import textwrap
 import transformers
 
 ROWS = pathlib.Path(__file__).parents[2] / "src/families/families.cpp"
-ROW = re.compile(r'\.name = "(\w+)",\s*\.model_type = "(\w+)",\s*\.class_keys =\s*R"\((.*?)\)"', re.S)
+ROW = re.compile(r'one\.name = "(\w+)";\s*one\.model_type = "(\w+)";\s*one\.class_keys =\s*R"\((.*?)\)"', re.S)
 BASE = {field.name for field in dataclasses.fields(transformers.PreTrainedConfig)}
 # No loss depends on these.
 SILENT = {"use_cache", "pretraining_tp", "reorder_and_upcast_attn", "classifier_dropout", "is_decoder"}
