@@ -147,8 +147,9 @@ class BestPlans {
     return simulated_.size();
   }
 
-  /// Known at once, whatever time the search takes.
-  void take_even_plans() {
+  /// Even plans are known at once, however long the search takes, which goes on where they are out
+  /// of time.
+  void take_even_plans() try {
     int taken = 0;
     for (Candidate& candidate : even_plans(input_, workers_)) {
       if (taken == most_even || candidate.predicted_s > fastest_s_ * (1.0 + prediction_error))
@@ -157,8 +158,9 @@ class BestPlans {
     }
     if (simulated_.empty()) return;
     const plan::Plan best =
-        std::ranges::min(simulated_, {}, &Simulated::seconds).found.candidate.plan;
+        std::ranges::min_element(simulated_, {}, &Simulated::seconds)->found.candidate.plan;
     if (!best.order.is_1f1b()) take_from(like_even_plan_.emplace(input_, workers_, &best));
+  } catch (const OutOfTime&) {
   }
 
   void take_from(OtherOrders& orders) {
