@@ -70,8 +70,10 @@ void SearchWatch::show(double seconds) {
   const double best_s = progress_.best_s, bound_s = progress_.bound_s;
   std::string line = fmt::format("search  {:.0f} s", seconds);
   line += std::isinf(best_s) ? ": no plan yet" : ": best " + format_seconds(best_s);
-  if (bound_s > 0.0 && !std::isinf(bound_s)) line += ", bound " + format_seconds(bound_s);
-  if (bound_s > 0.0 && bound_s <= best_s && !std::isinf(best_s))
+  // The bound is one of 1F1B: a plan in another order may be faster.
+  const bool bounded = bound_s > 0.0 && bound_s <= best_s && !std::isinf(bound_s);
+  if (bounded) line += ", bound " + format_seconds(bound_s);
+  if (bounded && !std::isinf(best_s))
     line += ", gap " + format_percent((best_s - bound_s) / best_s);
   line += interrupted ? ", stopping"
                       : fmt::format(", {:.0f} s left", std::max(0.0, limit_s_ - seconds));
