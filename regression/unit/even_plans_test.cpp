@@ -87,7 +87,7 @@ TEST(EvenPlans, TheFirstIsTheFastest) {
       if (one.peak_bytes <= memory_bytes) fastest_s = std::min(fastest_s, one.iteration_s);
     ASSERT_EQ(found.empty(), fastest_s == infinity) << memory_bytes;
     if (found.empty()) continue;
-    // Of each configuration the strategy of the least bound is predicted, not all of them.
+    // Each configuration has only its strategy of the least bound predicted.
     EXPECT_LE(found[0].predicted_s, 1.02 * fastest_s) << memory_bytes;
     for (const Candidate& one : found) {
       EXPECT_NO_THROW(plan::check(one.plan, job.model, job.cluster));

@@ -152,7 +152,8 @@ bool SegmentTasks<Storage>::keeps(const Pass& p, TensorId id) const {
   return saved >= 0 && p.o.task.find(Role::saved, saved) != nullptr;
 }
 
-/// Where a tensor is kept, or else in the scratch. An output that nobody reads is there, too.
+/// The tensor where it is kept, or else in the scratch. The scratch also holds an output that
+/// nobody reads.
 template <class Storage>
 auto SegmentTasks<Storage>::tensor(const Pass& p, TensorId id) const -> Matrix {
   if (id == TensorId::input) return stream(p.o, Role::input);
@@ -320,7 +321,7 @@ void SegmentTasks<Storage>::run_forward(const Pass& p, const Operator& op, const
 
 // --- tasks --------------------------------------------------------------------------------------
 
-/// A recompute whose output nobody reads makes what a backward needs.
+/// A recompute whose output nobody reads makes only the tensors that a backward needs.
 template <class Storage>
 void SegmentTasks<Storage>::forward(const Operands& o, const StepScalars& step) const {
   const Pass p = pass(o, false);

@@ -69,7 +69,7 @@ void check_chunks(const Plan& plan, const model::Config& model) {
   }
 }
 
-/// A split backward keeps what it has not done yet until later.
+/// A split backward keeps tensors for its second part.
 void check_zero_bubble(const Plan& plan, const model::Config& model) {
   if (!plan.order.splits_backward()) return;
   const auto needs = [](bool holds, const char* rule) {
