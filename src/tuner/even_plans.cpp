@@ -8,6 +8,7 @@
 #include "grid.hpp"
 #include "messages.hpp"
 #include "node_order.hpp"
+#include "other_orders.hpp"
 #include "pipeline.hpp"
 #include "rows.hpp"
 #include "worker_pool.hpp"
@@ -30,17 +31,25 @@ std::vector<int> even_layers(int num_layers, int num_stages) {
 class EvenSearch {
  public:
   EvenSearch(const SearchInput& input, const Axes& axes, PipelineConfig config)
-      : input_(input),
-        axes_(axes),
-        config_(std::move(config)),
-        layers_(even_layers(input.model.num_layers, config_.num_stages)) {}
+      : input_(input), axes_(axes), config_(std::move(config)) {
+    const std::vector<int> layers = even_layers(input.model.num_layers, config_.num_stages);
+    for (int i = 0; i < config_.num_stages; ++i) {
+      const bool end = i == 0 || i + 1 == config_.num_stages;
+      const auto alike = [&](const Kind& kind) {
+        return !end && !kind.end && kind.layers == layers[std::size_t(i)];
+      };
+      const auto known = std::ranges::find_if(kinds_, alike);
+      kind_of_.push_back(std::size_t(known - kinds_.begin()));
+      if (known == kinds_.end()) kinds_.push_back({i, end, layers[std::size_t(i)]});
+    }
+  }
 
   const PipelineConfig& config() const { return config_; }
 
   /// None where no even assignment fits.
   std::optional<Assignment> fastest(Grid& grid) const {
     std::vector<std::vector<Point>> points;  // [kind, strategy]
-    for (const Kind& kind : kinds()) points.push_back(priced(grid, kind));
+    for (const Kind& kind : kinds_) points.push_back(priced(grid, kind));
     const MessageTable messages(grid, config_, input_.cluster);
     const Pipeline pipeline{.config = config_,
                             .messages = messages,
@@ -55,7 +64,7 @@ class EvenSearch {
       const auto fits = [&](const auto& kind) { return limits.hold(kind[s], config_.layouts[0]); };
       if (!std::ranges::all_of(points, fits)) continue;
       std::vector<Point> stages;
-      for (int i = 0; i < config_.num_stages; ++i) stages.push_back(points[kind_of(i)][s]);
+      for (const std::size_t kind : kind_of_) stages.push_back(points[kind][s]);
       const double bound_s = least_s(pipeline, stages);
       if (bound_s < fastest.least_s) fastest = {std::move(stages), bound_s};
     }
@@ -64,27 +73,13 @@ class EvenSearch {
   }
 
  private:
-  /// Stages of one kind have equal times, and the first of them needs most memory.
+  /// Stages between the ends of equal layers, or an end alone. They have equal times, and the first
+  /// of them needs most memory.
   struct Kind {
-    int stage, layers;
+    int stage;  ///< the first of them
+    bool end;
+    int layers;
   };
-
-  std::vector<Kind> kinds() const {
-    std::vector<Kind> found;
-    for (int i = 0; i < config_.num_stages; ++i)
-      if (kind_of(i) == found.size()) found.push_back({i, layers_[std::size_t(i)]});
-    return found;
-  }
-
-  /// Kinds in the order in which stages of them come: the first stage, those between the ends with
-  /// most layers and with one less, and the last stage.
-  std::size_t kind_of(int stage) const {
-    const int last = config_.num_stages - 1;
-    if (stage == 0) return 0;
-    const bool two = last > 1 && layers_[1] != layers_[std::size_t(last) - 1];
-    if (stage == last) return last > 1 ? (two ? 3 : 2) : 1;
-    return layers_[std::size_t(stage)] == layers_[1] ? 1 : 2;
-  }
 
   std::vector<Point> priced(Grid& grid, const Kind& kind) const {
     std::vector<Point> points;
@@ -99,7 +94,8 @@ class EvenSearch {
   const SearchInput& input_;
   const Axes& axes_;
   PipelineConfig config_;
-  std::vector<int> layers_;
+  std::vector<Kind> kinds_;
+  std::vector<std::size_t> kind_of_;  ///< [stage] index in kinds_
 };
 
 /// Configurations of one layout, in any order of passes.
@@ -113,17 +109,13 @@ std::vector<PipelineConfig> even_configs(const SearchInput& input) {
   const int per_node = input.cluster.groups[0].devices_per_node;
   std::erase_if(found, [&](const PipelineConfig& config) {
     const int devices = config.layouts[0].devices();
-    return devices < per_node && per_node % devices != 0;  // some stage would straddle nodes
+    for (int i = 0; i < config.num_stages; ++i)
+      if (!may_begin(i * devices, devices, per_node)) return true;
+    return false;
   });
   for (PipelineConfig& config : found)
     config.layouts[0].times = least_times(config.layouts[0], input.cluster, input.machine);
   return found;
-}
-
-bool fits(const analyzer::Prediction& prediction, const hardware::Cluster& cluster) {
-  return std::ranges::all_of(prediction.stages, [&](const analyzer::StagePrediction& stage) {
-    return stage.peak_bytes() <= cluster.groups[0].memory_bytes;
-  });
 }
 
 }  // namespace
@@ -148,7 +140,7 @@ std::vector<Candidate> even_plans(const SearchInput& input, WorkerPool& workers)
     std::vector<Point>& stages = found[order[i]]->stages;
     plan::Plan plan = plan_of(input, searches[order[i]].config(), stages);
     const analyzer::Prediction prediction = grid.analyzer().analyze(plan);
-    if (fits(prediction, input.cluster))
+    if (fitting_share(prediction, input.cluster) >= 1.0)
       predicted[i] = {std::move(plan), std::move(stages), prediction.iteration_s};
   });
   std::vector<Candidate> candidates;

@@ -23,6 +23,13 @@ SearchInput without_progress(SearchInput input) {
 
 }  // namespace
 
+double fitting_share(const analyzer::Prediction& prediction, const hardware::Cluster& cluster) {
+  double share = infinity;
+  for (const analyzer::StagePrediction& stage : prediction.stages)
+    share = std::min(share, double(cluster.groups[0].memory_bytes) / double(stage.peak_bytes()));
+  return share;
+}
+
 OtherOrders::OtherOrders(const SearchInput& input, WorkerPool& workers, const plan::Plan* like)
     : OtherOrders(input, workers, configs_of(input, like)) {}
 
@@ -64,7 +71,8 @@ std::optional<Found> OtherOrders::next(double known_s) {
     const std::pair one{kind_of(found->candidate.plan), found->candidate.plan.order.run_ahead};
     if (seen_.contains(one)) continue;
     // The analyzer goes through all passes, which the formulas that found the plan do not.
-    const double fits = fitting_share(workers_.grid().analyzer().analyze(found->candidate.plan));
+    const double fits =
+        fitting_share(workers_.grid().analyzer().analyze(found->candidate.plan), input_.cluster);
     if (fits < 1.0) {
       searcher_.take_less_memory(*found, fits);
       continue;
@@ -74,20 +82,6 @@ std::optional<Found> OtherOrders::next(double known_s) {
     return found;
   }
   return std::nullopt;
-}
-
-/// The share of a prediction that a device has room for.
-double OtherOrders::fitting_share(const analyzer::Prediction& prediction) const {
-  double share = infinity;
-  for (const analyzer::StagePrediction& stage : prediction.stages)
-    share =
-        std::min(share, double(input_.cluster.groups[0].memory_bytes) / double(stage.peak_bytes()));
-  return share;
-}
-
-void OtherOrders::add_to(Search& statistics) const {
-  searcher_.add_to(statistics);
-  statistics.other_orders += num_configs_;
 }
 
 void OtherOrders::exclude(const Found& found) {

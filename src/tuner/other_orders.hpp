@@ -13,6 +13,10 @@
 
 namespace brume::tuner {
 
+/// Share of a prediction's memory that the devices have room for; at least 1: it fits. The cluster
+/// has one group.
+double fitting_share(const analyzer::Prediction& prediction, const hardware::Cluster& cluster);
+
 /// Plans of other orders wait less for a pipeline to fill, so their bounds are low and tell hardly
 /// anything, and predictions of chunks are up to a tenth too low where messages count. So nothing
 /// is proven of them: once the fastest plan of 1F1B is known, those are placed and simulated that
@@ -34,7 +38,8 @@ class OtherOrders {
   /// It was seen not to fit.
   void exclude(const Found& found);
 
-  void add_to(Search& statistics) const;
+  int num_configs() const { return num_configs_; }
+  void add_to(Search& statistics) const { searcher_.add_to(statistics); }
 
  private:
   OtherOrders(const SearchInput& input, WorkerPool& workers, std::vector<PipelineConfig> configs);
@@ -43,7 +48,6 @@ class OtherOrders {
   static Kind kind_of(int microbatches, plan::Order order, int dp, int tp);
   static Kind kind_of(const plan::Plan& plan);
   static std::vector<PipelineConfig> configs_of(const SearchInput& input, const plan::Plan* like);
-  double fitting_share(const analyzer::Prediction& prediction) const;
 
   const SearchInput& input_;
   WorkerPool& workers_;

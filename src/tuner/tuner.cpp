@@ -103,6 +103,11 @@ class BestPlans {
     return best;
   }
 
+  /// Adds the work for plans that are cut as the best even plan is.
+  void add_to(Search& statistics) const {
+    if (like_even_plan_) like_even_plan_->add_to(statistics);
+  }
+
   /// All that were simulated and fit.
   std::vector<Placed> simulated() const {
     std::vector<Placed> plans;
@@ -413,6 +418,8 @@ Result tune(const model::Config& model, int global_batch, const hardware::Cluste
 
   searcher.add_to(result.search);
   other_orders.add_to(result.search);
+  plans.add_to(result.search);
+  result.search.other_orders = other_orders.num_configs();
   const std::vector<PipelineConfig> all = configs(input);
   result.search.least_work_s = least_work_s(all, model, global_batch, cluster, machine);
   // With one stage the formulas know which first blocks are frozen, but not other unlike layers.
