@@ -115,7 +115,7 @@ inline bool trains_all(const model::Config& model) {
 }
 
 inline bool allows_tp(const model::Config& model, int tp) {
-  return model.num_heads % tp == 0 && (tp == 1 || !model.post_norms());
+  return model.num_heads % tp == 0;
 }
 
 /// How a stage cuts a microbatch and its layers.

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "model/axes.hpp"
 #include "symbolic/expr.hpp"
 
 namespace brume::model {
@@ -59,7 +60,9 @@ enum class OperatorKind {
   pointwise,
   embedding,
   cross_entropy,
-  update  ///< update of weights by the model's optimizer
+  reduce_scatter,  ///< exchange: the sum over ranks, cut by rows
+  all_to_all,      ///< exchange: rows, cut into as many parts as ranks, part i for rank i
+  update           ///< update of weights by the model's optimizer
 };
 
 /// A tensor of an operator's forward that its backward reads.
@@ -107,6 +110,8 @@ inline constexpr KernelRule rules[] = {
      3,
      0,
      {Need::written, Need::statistics}},
+    {OperatorKind::reduce_scatter, "reduce_scatter", false, 0.0, 0, 0, {}},
+    {OperatorKind::all_to_all, "all_to_all", false, 0.0, 0, 0, {}},
     {OperatorKind::update, "update", false, 0.0, 0, 0, {}},
 };
 
@@ -131,6 +136,11 @@ inline bool is_product(OperatorKind kind) {
   return kind == OperatorKind::matmul || kind == OperatorKind::matmul_fp8;
 }
 
+/// An exchange has no kernel: ranks of a group exchange a tensor.
+inline bool is_exchange(OperatorKind kind) {
+  return kind == OperatorKind::reduce_scatter || kind == OperatorKind::all_to_all;
+}
+
 // --- tensors and operators ----------------------------------------------------------------------
 
 /// Index into Segment::tensors.
@@ -146,7 +156,9 @@ struct Tensor {
   std::string name;
   Expr rows, columns;  ///< sizes on one rank, in "b" and "tp"
   int element_bytes;
+  AxisSet cut = {};  ///< ranks along these axes hold different rows of it
   // Derived:
+  bool summed = false;  ///< the ranks of tp hold terms of it
   Gradient gradient = Gradient::scratch;
   TensorId gradient_of = {};   ///< the tensor whose gradient has the same place
   Expr forward_offset = 0.0;   ///< elements before it in the forward's scratch
@@ -172,6 +184,7 @@ struct Operator {
   Expr backward_bytes;
   double share = 1.0;    ///< share of FLOPs and time that is done: attention within a window
   double trained = 1.0;  ///< share of its parameters that is, over blocks with a backward
+  AxisSet axes = {};     ///< ranks of an exchange differ along these
   // Derived:
   bool output_only = false;  ///< not needed if a layer's last segment is recomputed
   bool again = false;        ///< its backward makes its output again, unless that is kept
@@ -242,5 +255,16 @@ struct Segment {
 /// each reader of the input adds to the input's gradient. Readers of a tensor come in forward
 /// order.
 void derive(Segment& segment);
+
+// --- runs ---------------------------------------------------------------------------------------
+
+/// Indices [first, end) without an exchange between them; `end` is the exchange behind a run.
+struct Run {
+  int first, end;
+};
+/// Runs of a segment's operators, one more than it has exchanges between several ranks.
+std::vector<Run> forward_runs(const Segment& segment, int tp);
+/// Runs of its backward calls.
+std::vector<Run> backward_runs(const Segment& segment, int tp);
 
 }  // namespace brume::model

@@ -71,6 +71,8 @@ struct Config {
   /// Parameters of other blocks, in rising order, without gradient and state of their own.
   std::vector<std::string> frozen_parameters = {};
   int head_tokens = 1024;  ///< most tokens of a microbatch whose logits exist at once
+  /// Tensor-parallel ranks exchange a layer's normed input there and back, as tests ask.
+  bool exchanges_normed = false;
   Precision precision = Precision::fp32;
   const OptimizerRow* optimizer = &adamw;  ///< outlives the Config
 
@@ -99,7 +101,7 @@ struct Config {
   }
   NormKind norm() const { return family->norm; }
   float gain_base() const { return family->gain_base; }
-  /// A norm of what attention and MLP add to the stream needs all of it: tp must be 1.
+  /// Norms of the tensors that attention and MLP add to the stream.
   bool post_norms() const { return family->post_norms; }
   float embedding_scale() const;
   float score_scale() const;  ///< 1 / sqrt(query_scalar)

@@ -41,14 +41,18 @@ enum class Pass {
   stored_backward_weights
 };
 
+inline constexpr int all_runs = -1;
+
 /// Seconds of one segment on one rank, without its tensor-parallel collectives: the sum of its
 /// operators, under tensor parallelism `1 + w` times as long, where `w` is what the slowest of `tp`
 /// ranks takes beyond their mean. What a stored backward does not make again takes as long as in
 /// the forward, at least as a copy: where products make it the forward's pass costs nothing.
 /// Of the parts of a backward the second has half of each product, both halves being as many FLOPs,
 /// what makes again what is cheap, and the gradients of biases; together they take as long as one.
+///
+/// @param run  index of a run between exchanges, whose operators alone are counted
 double segment_s(const model::Config& model, const hardware::Profile& profile,
-                 model::SegmentKind kind, Pass pass, int microbatch, int tp);
+                 model::SegmentKind kind, Pass pass, int microbatch, int tp, int run = all_runs);
 
 /// Seconds of the optimizer step over `elements` parameters on one rank.
 double optimizer_s(const model::Config& model, const hardware::Profile& profile, double elements);
@@ -110,7 +114,12 @@ double times_as_long(const hardware::Profile& profile, std::span<const int> node
 double times_as_long(const plan::Plan& plan, const hardware::Machine& machine,
                      std::span<const int> ranks);
 
-enum class Collective { all_reduce, reduce_scatter, all_gather };
+enum class Collective {
+  all_reduce,
+  reduce_scatter,
+  all_gather,
+  all_to_all  ///< each rank sends as many bytes as in an all-gather's ring, whose price it has
+};
 
 /// Seconds of a collective; 0 for a single rank.
 /// @param bytes  of the whole buffer

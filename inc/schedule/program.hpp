@@ -72,6 +72,7 @@ enum class Operation : std::uint8_t {
   loss,              ///< the head's forward with tp > 1, from the statistics of all tp ranks
   all_reduce,
   reduce_scatter,  ///< works in place; with a second operand, the rank's shard ends there
+  all_to_all,      ///< parts of equal size: part i goes to rank i of the group
   all_gather,      ///< works in place; with a second operand, the rank's shard comes from there
   send,
   recv,
@@ -131,6 +132,7 @@ struct Task {
   Operation operation;
   Phase phase = Phase::train;
   model::SegmentKind segment = model::SegmentKind::embedding;
+  int run = 0;     ///< index of a run between the exchanges of a segment
   int block = -1;  ///< model block
   int microbatch = -1;
   model::AxisSet group = {};   ///< axes of a collective; empty: none

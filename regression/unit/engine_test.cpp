@@ -85,13 +85,15 @@ TEST_P(Contract, RandomPlanOfAnotherFamilyTrainsLikeOneRank) {
                   test::head_tokens(GetParam()));
 }
 
-// Isolated or not by the parity of i, which meets each model both ways.
+// Isolated or not by the parity of i, which meets each model both ways; of every third, layers
+// exchange.
 TEST_P(Contract, RandomPlanOfASpecialModelTrainsLikeOneRank) {
   const int i = GetParam();
   std::mt19937 random(unsigned(i) * 15485863 + 3);
   const std::vector<model::Config> models = test::special_models();
   model::Config model = models[std::size_t(i) % models.size()];
   model.isolated = i % 2 == 1;
+  model.exchanges_normed = i % 3 == 0;
   test::freeze_some(i, model);
   expect_contract(model, test::plan_number(i, random, model), test::head_tokens(i));
 }
@@ -109,6 +111,7 @@ TEST_P(InterleavedContract, RandomPlanTrainsLikeOneRank) {
                         : i % 3 == 1 ? test::random_family_model(random)
                                      : special[std::size_t(i / 3) % special.size()];
   model.isolated = i % 4 == 0;
+  model.exchanges_normed = i % 3 == 2;
   const plan::Plan plan = test::interleaved_plan(random, model, 8);
   expect_contract(model, plan, test::head_tokens(i));
 }
@@ -127,6 +130,7 @@ TEST_P(ZeroBubbleContract, RandomPlanTrainsAsWithWholeBackwards) {
                         : i % 3 == 1 ? test::random_family_model(random)
                                      : special[std::size_t(i / 3) % special.size()];
   model.isolated = i % 4 == 0;
+  model.exchanges_normed = i % 2 == 1;
   model.head_tokens = test::head_tokens(i);
   if (i % 5 == 1) model.precision = model::Precision::bf16;
   if (i % 5 == 3) model.precision = model::Precision::fp8;

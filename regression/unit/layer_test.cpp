@@ -1,5 +1,6 @@
 #include "model/layer.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <map>
@@ -27,6 +28,16 @@ std::vector<Config> models() {
   falcon.layer_norms = 1;
   all.push_back(gpt);
   all.push_back(falcon);
+  return all;
+}
+
+/// The same, and with exchanges within their layers.
+std::vector<Config> all_models() {
+  std::vector<Config> all = models();
+  for (Config one : models()) {
+    one.exchanges_normed = true;
+    all.push_back(one);
+  }
   return all;
 }
 
@@ -63,8 +74,28 @@ TEST(Layer, BackwardOfAParallelLayer) {
 TEST(Layer, BackwardBehindPostNormsAndNormsOfHeads) {
   const Config gemma3 = test::special_models().back();
   EXPECT_EQ(text(segment(gemma3, SegmentKind::attention)),
-            "post_norm1.I out.W out.I qk norm.A rope.A attention.I rope.I qk norm.I "
+            "post_norm1.I sum.I out.W out.I qk norm.A rope.A attention.I rope.I qk norm.I "
             "norm1.A qkv.W qkv.I norm1.I");
+}
+
+// The exchanges there and back, and the sum of the terms of attention's output.
+TEST(Layer, ExchangesEndRuns) {
+  Config gemma3 = test::special_models().back();
+  gemma3.exchanges_normed = true;
+  const Segment s = segment(gemma3, SegmentKind::attention);
+  const auto text_of = [&](const std::vector<model::Run>& runs) {
+    std::string all;
+    for (const model::Run& run : runs) all += fmt::format("{}-{} ", run.first, run.end);
+    return all;
+  };
+  // norm1 | there | | back | qkv, qk norm, rope, attention, residual, out | sum | post_norm1
+  EXPECT_EQ(text_of(forward_runs(s, 2)), "0-1 2-2 3-9 10-11 ");
+  EXPECT_EQ(text_of(forward_runs(s, 1)), "0-11 ");
+  // post_norm1 | sum | out.W to qkv.I | back | | there | norm1
+  EXPECT_EQ(text(s),
+            "post_norm1.I sum.I out.W out.I qk norm.A rope.A attention.I rope.I qk norm.I "
+            "qkv.W qkv.I back.I there.I norm1.I");
+  EXPECT_EQ(text_of(backward_runs(s, 2)), "0-1 2-11 12-12 13-14 ");
 }
 
 /// The list of a norm, a product, two other kernels and a product, on tensors [2, 3].
@@ -107,7 +138,7 @@ TEST(Layer, OnlyCheapOutputsAreMadeAgain) {
 
 // Each gradient is whole before it is read, and scratch that is in use is never written.
 TEST(Layer, ABackwardReadsWhatIsMade) {
-  for (const Config& m : models())
+  for (const Config& m : all_models())
     for (const SegmentKind kind : segment_kinds(m)) {
       const Segment s = segment(m, kind);
       const auto op = [&](int index) { return s.operators[std::size_t(index)]; };
@@ -135,7 +166,7 @@ TEST(Layer, ABackwardReadsWhatIsMade) {
 }
 
 TEST(Layer, ScratchHoldsItsTensors) {
-  for (const Config& m : models())
+  for (const Config& m : all_models())
     for (const SegmentKind kind : segment_kinds(m))
       for (const Values& at : {Values{{"b", 1.0}, {"tp", 1.0}}, Values{{"b", 3.0}, {"tp", 2.0}}}) {
         const Segment s = segment(m, kind);

@@ -202,6 +202,7 @@ TEST_P(NarrowContract, RandomPlanTrainsLikeOneRank) {
   const int i = narrow_plan(trial);
   std::mt19937 random(unsigned(i) * 7919 + 13);
   model::Config model = i % 2 == 0 ? test::random_model(random) : test::random_family_model(random);
+  model.exchanges_normed = i % 3 == 0;
   const plan::Plan plan = test::plan_number(i, random, model);
   const auto [cut, found] = expect_narrow(precision, model, plan, test::head_tokens(i));
   note({precision, cut}, found);

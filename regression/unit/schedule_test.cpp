@@ -54,6 +54,12 @@ class RandomPlans : public ::testing::TestWithParam<int> {
     std::mt19937 random(unsigned(GetParam()) + 1);
     model = test::random_model(random);
     if (GetParam() % 3 == 0) model.head_tokens = 5;
+    if (GetParam() % 5 == 0) {
+      const int layers = model.num_layers;
+      model = test::special_models().back();
+      model.num_layers = layers;
+    }
+    model.exchanges_normed = GetParam() % 3 == 1;
     model.isolated = GetParam() % 4 == 1;
     if (GetParam() >= num_plain_plans) {
       plan = GetParam() % 3 == 2 ? test::zero_bubble_plan(random, model, 8)

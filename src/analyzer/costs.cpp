@@ -101,7 +101,7 @@ Costs::Costs(const model::Config& model, const hardware::Machine& machine, Stage
   });
   collectives_ = {collective("all_reduce", all_reduce),
                   collective("reduce_scatter", reduce_scatter),
-                  collective("all_gather", all_gather)};
+                  collective("all_gather", all_gather), collective("all_to_all", all_to_all)};
   gradient_reduction_ = priced("reduce_gradients", [=](Arguments x) {
     const bool shards = plan::sharded(x[3], x[0] * x[1]).optimizer > 0.0;
     return collective_s(shards ? reduce_scatter : all_reduce, x);

@@ -87,7 +87,7 @@ class Costs {
   std::shared_ptr<const symbolic::Function> optimizer_, host_update_, gradient_reduction_, send_,
       world_all_reduce_, copy_in_, copy_out_, disk_read_, disk_write_, copy_, clear_or_add_, norm_,
       overlapped_;
-  std::array<std::shared_ptr<const symbolic::Function>, 3> collectives_;    ///< [Collective]
+  std::array<std::shared_ptr<const symbolic::Function>, 4> collectives_;    ///< [Collective]
   std::array<std::shared_ptr<const symbolic::Function>, 3> compute_share_;  ///< [Transfer]
 };
 

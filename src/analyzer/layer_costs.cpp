@@ -46,8 +46,27 @@ LayerCosts costs_of(const model::Config& model, const Costs& costs, Recompute re
   };
   const Expr gather_s =
       costs.collective(price::Collective::all_gather, model::Axis::tp, stream_bytes);
-  const Expr both_s =
-      costs.collective(price::Collective::reduce_scatter, model::Axis::tp, stream_bytes) + gather_s;
+  const Expr scatter_s =
+      costs.collective(price::Collective::reduce_scatter, model::Axis::tp, stream_bytes);
+  const Expr both_s = scatter_s + gather_s;
+  // Exchanges within a segment. A forward that sums terms there does not do so behind it.
+  struct Exchanges {
+    Expr sums_s = 0.0, gathers_s = 0.0, others_s = 0.0;
+  };
+  const auto within = [&](SegmentKind kind) {
+    Exchanges found;
+    const model::Segment segment = model::segment(model, kind);
+    for (const model::Operator& op : segment.operators)
+      if (op.kind == model::OperatorKind::reduce_scatter) {
+        found.sums_s += scatter_s;
+        found.gathers_s += gather_s;
+      } else if (op.kind == model::OperatorKind::all_to_all) {
+        const model::Tensor& read = segment.tensor(op.read);
+        found.others_s += costs.collective(price::Collective::all_to_all, op.axes,
+                                           read.elements() * double(read.element_bytes));
+      }
+    return found;
+  };
   const Expr all_reduce_s =
       costs.collective(price::Collective::all_reduce, model::Axis::tp, stream_bytes);
   // While a segment of a backward computes, the input of the next one is brought together.
@@ -74,11 +93,16 @@ LayerCosts costs_of(const model::Config& model, const Costs& costs, Recompute re
                    .in_s = costs.copy_in(moved),
                    .write_s = costs.disk_write(to_disk),
                    .read_s = costs.disk_read(to_disk)};
-  for (SegmentKind kind : kinds)
+  for (SegmentKind kind : kinds) {
     if (kind != kinds.front()) layer.backward_s += beside(kind, backward);
+    layer.forward_tp_s += within(kind).others_s;
+    layer.backward_tp_s += within(kind).gathers_s + within(kind).others_s;
+    if (recompute == Recompute::full) layer.backward_tp_s += within(kind).others_s;
+  }
   if (recompute == Recompute::full) {
     layer.backward_s += all(Pass::recompute);
     layer.backward_tp_s += (count - 1.0) * both_s;  // the last one's output is not made
+    layer.backward_tp_s += within(kinds.back()).sums_s;
     // The first segment is recomputed without waiting for the gradient, which is still on its way.
     const Expr first_s = costs.segment(kinds.front(), Pass::recompute);
     layer.hidden_tp_s = min(all_reduce_s, first_s);

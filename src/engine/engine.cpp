@@ -101,7 +101,7 @@ struct Engine::Impl {
         arena(reserve(largest(train.arena_bytes, evaluation.arena_bytes), settings, world)),
         exact(reserve_exact(world)),
         compute(make_compute(this->plan, this->model, world.rank(), settings.optimizer, arena)),
-        groups(this->plan, world),
+        groups(this->plan, train, world),
         batches(this->plan, this->model, world.rank()),
         executor(arena, *compute, groups, settings, model.precision,
                  [this, &world](std::exception_ptr failure) { leave(world, failure); }) {

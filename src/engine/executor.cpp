@@ -58,13 +58,23 @@ int channels_that_communicate(const plan::Plan& plan) {
 
 }  // namespace
 
-Groups::Groups(const plan::Plan& plan, comm::Communicator& world) {
+Groups::Groups(const plan::Plan& plan, const schedule::Program& program,
+               comm::Communicator& world) {
   const int at_once = channels_that_communicate(plan);
+  const auto carries = [&](model::AxisSet axes) {
+    return std::ranges::any_of(program.tasks,
+                               [&](const schedule::Task& task) {
+                                 return task.operation == Operation::all_to_all &&
+                                        task.group == axes;
+                               })
+               ? comm::Carries::messages
+               : comm::Carries::collectives;
+  };
   const auto add = [&](model::AxisSet axes) {
     const std::vector<int> ranks = plan::members(plan, world.rank(), axes);
     const auto mine = std::ranges::find(ranks, world.rank()) - ranks.begin();
     // A colour is the first rank of the group: unlike for different groups of one split.
-    auto group = comm::device_group(world.split(ranks.front(), int(mine)), at_once);
+    auto group = comm::device_group(world.split(ranks.front(), int(mine)), at_once, carries(axes));
     require(group->size() == std::ssize(ranks), Failure::bug, "a group of wrong size");
     groups_.emplace(axes, std::move(group));
   };
@@ -118,7 +128,7 @@ void Executor::connect(const schedule::Program& program) {
   std::map<Kind, std::vector<const schedule::Task*>> kinds;
   const auto same = [&](const schedule::Task& a, const schedule::Task& b) {
     return a.operation == b.operation && a.operands[0].bytes == b.operands[0].bytes &&
-           format(program.buffer(a.operands[0])) == format(program.buffer(b.operands[0]));
+           format(a, program.buffer(a.operands[0])) == format(b, program.buffer(b.operands[0]));
   };
   for (const schedule::Task& task : program.tasks) {
     if (task.group.empty() && task.peer < 0) continue;
@@ -204,21 +214,30 @@ void Executor::communicate(const schedule::Program& program, const schedule::Tas
   if (whole.role == Role::totals)
     return group.all_reduce(std::span(reinterpret_cast<double*>(data), bytes / sizeof(double)),
                             comm::Reduction::sum);
+  if (task.operation == Operation::all_to_all) {
+    const schedule::Operand& received = task.operands[1];
+    const std::vector<std::size_t> part(std::size_t(group.size()),
+                                        bytes / std::size_t(group.size()));
+    return group.all_to_all({data, bytes}, part, {at(received), bytes}, part);
+  }
   // Collectives work in place: a shard that lies elsewhere has its place in the whole.
   const schedule::Operand* shard = task.operands.size() > 1 ? &task.operands[1] : nullptr;
   std::byte* place = shard ? data + group.rank() * shard->bytes : nullptr;
   if (shard && shard->reads) device::copy(place, at(*shard), shard->bytes);
-  model::with_storage(format(program.buffer(whole)), [&]<class Storage>() {
+  model::with_storage(format(task, program.buffer(whole)), [&]<class Storage>() {
     exchange(group, task, std::span(reinterpret_cast<Storage*>(data), bytes / sizeof(Storage)));
   });
   if (shard && shard->writes) device::copy(at(*shard), place, shard->bytes);
 }
 
-/// The format of what is communicated: the model's for weights and activations, fp32 for gradients
-/// of parameters.
-model::Precision Executor::format(const schedule::Buffer& buffer) const {
+/// The format of communicated numbers: the model's for weights and activations, fp32 for gradients
+/// of parameters and for the statistics that a head saves.
+model::Precision Executor::format(const schedule::Task& task,
+                                  const schedule::Buffer& buffer) const {
+  using enum schedule::Content;
+  const bool kept = buffer.content == saved && task.segment != model::SegmentKind::head;
   const bool stored =
-      buffer.content == schedule::Content::weights || buffer.content == schedule::Content::stream;
+      buffer.content == weights || buffer.content == stream || buffer.content == workspace || kept;
   return stored ? precision_ : model::Precision::fp32;
 }
 

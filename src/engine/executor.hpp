@@ -19,7 +19,8 @@ namespace brume::engine {
 /// Communicators of a rank, one per group and channel, so that no two channels ever meet in one.
 class Groups {
  public:
-  Groups(const plan::Plan& plan, comm::Communicator& world);  ///< collective over `world`
+  /// Collective over `world`.
+  Groups(const plan::Plan& plan, const schedule::Program& program, comm::Communicator& world);
   comm::Communicator& of(const schedule::Task& task) const;
 
  private:
@@ -54,7 +55,7 @@ class Executor {
  private:
   void execute(const schedule::Program& program, int task, const StepScalars& step);
   void communicate(const schedule::Program& program, const schedule::Task& task) const;
-  model::Precision format(const schedule::Buffer& buffer) const;
+  model::Precision format(const schedule::Task& task, const schedule::Buffer& buffer) const;
   void copy(const schedule::Program& program, const schedule::Task& task) const;
   void read_or_write(const schedule::Program& program, const schedule::Task& task) const;
 

@@ -40,6 +40,8 @@ void KernelCall<Storage>::forward() const {
       return kernels::cross_entropy<Storage>(written, tokens, scale, true, write, loss, cap,
                                              misses);
     case OperatorKind::pointwise:
+    case OperatorKind::reduce_scatter:
+    case OperatorKind::all_to_all:
     case OperatorKind::update: break;
   }
   throw Error(Failure::bug, "operator kind {} has no call", model::name(kind));
@@ -81,6 +83,8 @@ void KernelCall<Storage>::backward_input() const {
                                                   vocabulary, scale, documents);
     case OperatorKind::cross_entropy:
     case OperatorKind::pointwise:
+    case OperatorKind::reduce_scatter:
+    case OperatorKind::all_to_all:
     case OperatorKind::update: break;
   }
   throw Error(Failure::bug, "operator kind {} has no backward", model::name(kind));

@@ -29,6 +29,12 @@ void cut(View& view, const Columns& columns) {
       View(view.data() + columns.first, view.extent(0), std::size_t(columns.count), view.stride(0));
 }
 
+/// An exchange of one rank.
+template <class Storage>
+void copy(kernels::ConstMatrixOf<Storage> from, kernels::MatrixOf<Storage> to) {
+  kernels::copy<Storage>({from.data(), from.size()}, {to.data(), to.size()});
+}
+
 bool makes_input(const Operands& o) { return o.task.operation != Operation::backward_weights; }
 bool makes_weights(const Operands& o) { return o.task.operation != Operation::backward_input; }
 
@@ -99,10 +105,14 @@ void SegmentTasks<Storage>::describe(List& list, const model::Config& model, Seg
   list.product_elements = value(list.segment.product_grads_elements);
   for (const model::Tensor& tensor : list.segment.tensors)
     list.tensors.push_back({.columns = int(value(tensor.columns)),
+                            .share = tensor.cut.empty() ? 1 : tp_,
                             .forward_offset = value(tensor.forward_offset),
                             .backward_offset = value(tensor.backward_offset)});
   for (std::size_t i = 0; i < list.segment.saved.size(); ++i)
     list.tensors[std::size_t(list.segment.saved[i].tensor)].saved = int(i);
+  list.forward_runs = model::forward_runs(list.segment, tp_);
+  list.backward_runs = model::backward_runs(list.segment, tp_);
+  list.cuts_output = list.tensor(TensorId::output).share > 1;
   const std::vector<Operator>& operators = list.segment.operators;
   for (int i = 0; i < int(operators.size()); ++i) {
     const Operator& op = list.op(i);
@@ -126,10 +136,12 @@ template <class Storage>
 auto SegmentTasks<Storage>::pass(const Operands& o, bool backward) const -> Pass {
   const List& list = lists_.at(o.task.segment);
   const bool embeds = o.task.segment == SegmentKind::embedding;
+  const bool of_rows =
+      list.cuts_output && !backward && o.task.run + 1 == int(list.forward_runs.size());
   Pass p{.o = o,
          .list = list,
          .block = blocks_.at(o.block()),
-         .rows = embeds ? 0 : stream(o, Role::input).extent_int(0),
+         .rows = embeds ? 0 : stream(o, Role::input).extent_int(0) * (of_rows ? tp_ : 1),
          .backward = backward,
          .scratch = o.optional<Storage>(Role::workspace),
          .products = o.optional<Storage>(Role::products),
@@ -159,30 +171,49 @@ auto SegmentTasks<Storage>::tensor(const Pass& p, TensorId id) const -> Matrix {
   if (id == TensorId::input) return stream(p.o, Role::input);
   if (id == TensorId::output)
     return p.o.task.find(Role::output) ? stream(p.o, Role::output)
-                                       : rows(p.scratch, p.rows, hidden_);
-  const Tensor& tensor = p.list.tensors[std::size_t(id)];
+                                       : rows(p.scratch, p.rows / p.list.tensor(id).share, hidden_);
+  if (tp_ == 1 && p.list.segment.tensor(id).summed) {  // where the one rank's sum is
+    const auto sum = std::ranges::find(p.list.segment.operators, id, &Operator::read);
+    return this->tensor(p, sum->written);
+  }
+  const Tensor& tensor = p.list.tensor(id);
+  const int num_rows = p.rows / tensor.share;
   if (keeps(p, id))
-    return rows(p.o.template data<Storage>(Role::saved, tensor.saved), p.rows, tensor.columns);
+    return rows(p.o.template data<Storage>(Role::saved, tensor.saved), num_rows, tensor.columns);
   if (p.gelu_in_product && id == p.list.op(p.list.product_before).read)
     return stream(p.o, Role::output);
-  return rows(p.scratch + (p.backward ? tensor.backward_offset : tensor.forward_offset), p.rows,
+  return rows(p.scratch + (p.backward ? tensor.backward_offset : tensor.forward_offset), num_rows,
               tensor.columns);
 }
 
+/// A gradient lies in the place of its tensor's, or in that of another tensor: then as this rank's
+/// rows, if the other one has more.
 template <class Storage>
 auto SegmentTasks<Storage>::gradient(const Pass& p, TensorId id) const -> Matrix {
-  if (id == TensorId::output) return stream(p.o, Role::gradient);
   if (id == TensorId::input)
     return stream(p.o, p.o.task.find(Role::output) ? Role::output : Role::gradient);
   const TensorId place = p.list.segment.tensor(id).gradient_of;
-  const Tensor& tensor = p.list.tensors[std::size_t(place)];
-  switch (p.list.segment.tensor(place).gradient) {
-    case model::Tensor::Gradient::in_place: return this->tensor(p, place);
+  const Matrix all = gradient_at(p, place);
+  const int share = p.list.tensor(id).share;
+  if (share == 1 || (place != TensorId::output && share == p.list.tensor(place).share)) return all;
+  const int count = all.extent_int(0) / share;
+  return Matrix(all.data() + std::size_t(tp_rank_ * count) * all.stride(0), std::size_t(count),
+                all.extent(1), all.stride(0));
+}
+
+/// The place of a tensor's gradient; of the output's it has all tokens.
+template <class Storage>
+auto SegmentTasks<Storage>::gradient_at(const Pass& p, TensorId id) const -> Matrix {
+  if (id == TensorId::output) return stream(p.o, Role::gradient);
+  const Tensor& tensor = p.list.tensor(id);
+  const int num_rows = p.rows / tensor.share;
+  switch (p.list.segment.tensor(id).gradient) {
+    case model::Tensor::Gradient::in_place: return this->tensor(p, id);
     case model::Tensor::Gradient::products:
-      return rows(p.products + tensor.backward_offset, p.rows, tensor.columns);
+      return rows(p.products + tensor.backward_offset, num_rows, tensor.columns);
     case model::Tensor::Gradient::scratch: break;
   }
-  return rows(p.scratch + tensor.backward_offset, p.rows, tensor.columns);
+  return rows(p.scratch + tensor.backward_offset, num_rows, tensor.columns);
 }
 
 template <class Storage>
@@ -216,10 +247,10 @@ bool SegmentTasks<Storage>::trains_reader(const Pass& p, TensorId id) const {
   });
 }
 
-/// Tensor-parallel ranks' outputs are summed: one of them adds the stream and biases.
+/// Whether this rank adds biases and the stream to a tensor: one rank does if terms are summed.
 template <class Storage>
-bool SegmentTasks<Storage>::carries_stream(const Pass& p) const {
-  return tp_rank_ == 0 && p.o.task.segment != SegmentKind::head;
+bool SegmentTasks<Storage>::adds_to(const Pass& p, TensorId id) const {
+  return tp_rank_ == 0 || !p.list.segment.tensor(id).summed;
 }
 
 // --- calls --------------------------------------------------------------------------------------
@@ -244,7 +275,7 @@ auto SegmentTasks<Storage>::call(const Pass& p, const Operator& op) const -> Cal
   if (!p.backward || op.written != TensorId::output) c.written = tensor(p, op.written);
   if (op.kind == OperatorKind::attention) c.lse = statistic(p, op.statistics.front());
   if (model::is_norm(op.kind)) {
-    c.mean = part(statistic(p, op.statistics.front()).data(), p.rows);
+    c.mean = part(statistic(p, op.statistics.front()).data(), c.read.extent_int(0));
     c.rstd = statistic(p, op.statistics.back());
   }
   if (op.kind == OperatorKind::rope) {  // queries and keys
@@ -285,8 +316,7 @@ void SegmentTasks<Storage>::for_modules(const Pass& p, const Operator& op, const
     const Columns& columns = columns_[std::size_t(module)];
     cut(c.written, columns);
     cut(c.d_written, columns);
-    if (op.written != TensorId::output || tp_rank_ == 0)
-      c.bias = p.block.vector(weights, {module, true});
+    if (adds_to(p, op.written)) c.bias = p.block.vector(weights, {module, true});
     c.d_bias = p.block.vector_grads(grads, {module, true});
     if (model::is_product(op.kind)) {
       c.weight = weight(p, module);
@@ -326,10 +356,16 @@ template <class Storage>
 void SegmentTasks<Storage>::forward(const Operands& o, const StepScalars& step) const {
   const Pass p = pass(o, false);
   const bool wanted = o.task.find(Role::output) != nullptr;
-  const bool adds = o.task.segment != SegmentKind::embedding && carries_stream(p);
+  const SegmentKind kind = o.task.segment;
+  const bool adds =
+      kind != SegmentKind::embedding && kind != SegmentKind::head && adds_to(p, TensorId::output);
   ConstMatrix sum = adds ? ConstMatrix(stream(o, Role::input)) : ConstMatrix();
-  for (int i = 0; i < int(p.list.segment.operators.size()); ++i) {
+  const model::Run& run = p.list.forward_runs[std::size_t(o.task.run)];
+  for (int i = run.first; i < run.end; ++i) {
     const Operator& op = p.list.op(i);
+    if (op.kind == OperatorKind::all_to_all)
+      copy<Storage>(tensor(p, op.read), tensor(p, op.written));
+    if (model::is_exchange(op.kind)) continue;  // alone
     if (model::is_epilogue(op.kind) || (!wanted && p.list.for_output[std::size_t(i)])) continue;
     if (p.gelu_in_product && i == p.list.gelu) continue;
     Call c = call(p, op);
@@ -383,11 +419,25 @@ void SegmentTasks<Storage>::loss(const Operands& o, const StepScalars& step) con
 template <class Storage>
 void SegmentTasks<Storage>::backward(const Operands& o) const {
   const Pass p = pass(o, true);
-  ConstMatrix sum =
-      carries_stream(p) && makes_input(o) ? ConstMatrix(stream(o, Role::gradient)) : ConstMatrix();
-  for (const model::BackwardCall& step : p.list.segment.backward) {
+  const std::vector<model::BackwardCall>& calls = p.list.segment.backward;
+  const model::Run run = makes_input(o) ? p.list.backward_runs[std::size_t(o.task.run)]
+                                        : model::Run{0, int(calls.size())};
+  const bool begun =
+      std::any_of(calls.begin(), calls.begin() + run.first, [&](const model::BackwardCall& call) {
+        return !call.again && p.list.op(call.op).read == TensorId::input;
+      });
+  ConstMatrix sum;
+  if (begun)
+    sum = gradient(p, TensorId::input);
+  else if (tp_rank_ == 0 && o.task.segment != SegmentKind::head && makes_input(o))
+    sum = stream(o, Role::gradient);
+  for (int i = run.first; i < run.end; ++i) {
+    const model::BackwardCall& step = calls[std::size_t(i)];
     if (!(step.for_weights ? makes_weights(o) : makes_input(o))) continue;
     const Operator& op = p.list.op(step.op);
+    if (op.kind == OperatorKind::all_to_all)
+      copy<Storage>(gradient(p, op.written), gradient(p, op.read));
+    if (model::is_exchange(op.kind)) continue;  // alone
     if (step.again && keeps(p, op.written)) continue;
     if (step.again && step.for_weights && !trains_reader(p, op.written)) continue;
     Call c = call(p, op);

@@ -37,6 +37,7 @@ class SegmentTasks {
   struct Tensor {
     int saved = -1;  ///< index among the operands of Role::saved
     int columns = 1;
+    int share = 1;  ///< ranks that hold other rows of it, and this one
     std::int64_t forward_offset = 0, backward_offset = 0;
   };
   /// A segment's list with all that a task asks of it.
@@ -44,12 +45,15 @@ class SegmentTasks {
     model::Segment segment;
     std::vector<Tensor> tensors;
     std::int64_t product_elements = 0;
+    std::vector<model::Run> forward_runs, backward_runs;
+    bool cuts_output = false;      ///< the last run makes this rank's rows of the output
     std::vector<bool> for_output;  ///< operators not needed if nobody reads the output
     // GELU, and the products next to it that kernels may take with it; -1: none.
     int product_before = -1, gelu = -1, product_behind = -1;
     kernels::AttentionShape attention = {};
     device::Memory angles;  ///< table of kernels::rope_forward
 
+    const Tensor& tensor(model::TensorId id) const { return tensors[std::size_t(id)]; }
     const model::Operator& op(int index) const { return segment.operators[std::size_t(index)]; }
   };
   /// Memory of one task.
@@ -57,7 +61,7 @@ class SegmentTasks {
     const Operands& o;
     const List& list;
     const BlockPieces& block;
-    int rows;
+    int rows;  ///< of all tokens
     bool backward;
     Storage *scratch, *products;
     bool gelu_in_product;
@@ -77,6 +81,7 @@ class SegmentTasks {
   bool keeps(const Pass& p, model::TensorId id) const;
   Matrix tensor(const Pass& p, model::TensorId id) const;
   Matrix gradient(const Pass& p, model::TensorId id) const;
+  Matrix gradient_at(const Pass& p, model::TensorId id) const;
   kernels::Vector statistic(const Pass& p, model::TensorId id) const;
   ConstMatrix weight(const Pass& p, model::Module module) const;
   kernels::Matrix weight_grads(const Pass& p, model::Module module) const;
@@ -85,7 +90,7 @@ class SegmentTasks {
   Call call(const Pass& p, const model::Operator& op) const;
   template <class Each>
   void for_modules(const Pass& p, const model::Operator& op, const Call& whole, Each each) const;
-  bool carries_stream(const Pass& p) const;
+  bool adds_to(const Pass& p, model::TensorId id) const;
   void run_forward(const Pass& p, const model::Operator& op, const Call& whole, bool again) const;
 
   int tp_, tp_rank_;

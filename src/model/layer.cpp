@@ -43,10 +43,9 @@ class Scratch {
 
   bool holds(TensorId id) const { return std::ranges::count(live_, id, &Live::id) > 0; }
   /// @return the tensor's offset
-  Expr place(TensorId id) {
+  Expr place(TensorId id, const Expr& elements) {
     std::optional<Expr> offset;
     for (const Live& one : live_) offset = offset ? max(*offset, one.end) : one.end;
-    const Expr elements = segment_.tensor(id).elements();
     live_.push_back({id, offset ? *offset + elements : elements});
     peak_ = peak_ ? max(*peak_, live_.back().end) : live_.back().end;
     return offset.value_or(0.0);
@@ -82,6 +81,7 @@ class Derivation {
   }
   const Operator& op(int index) const { return s_.operators[std::size_t(index)]; }
   bool is_cheap(TensorId id) const;
+  bool in_forward_scratch(TensorId id) const;
   std::vector<TensorId> needed_by(const Operator& op) const;
   void mark_for_weights(TensorId id);
   std::vector<int> readers(TensorId id) const;
@@ -96,6 +96,15 @@ class Derivation {
 bool Derivation::is_cheap(TensorId id) const {
   const auto maker = std::ranges::find(s_.operators, id, &Operator::written);
   return !is_end(id) && maker != s_.operators.end() && rule(maker->kind).cheap;
+}
+
+/// Whether a forward holds it in scratch, unless it is kept.
+bool Derivation::in_forward_scratch(TensorId id) const {
+  const auto exchanged = [&](const Operator& op) {
+    return is_exchange(op.kind) && (op.read == id || op.written == id);
+  };
+  return is_cheap(id) || (!is_end(id) && std::ranges::count(s_.saved, id, &Saved::tensor) == 0 &&
+                          std::ranges::any_of(s_.operators, exchanged));
 }
 
 /// Tensors to keep for an operator's backward, or for making its output again.
@@ -123,9 +132,20 @@ void Derivation::describe() {
     // A norm turns the gradient of its output into that of a product's in its place.
     if (is_norm(op.kind) && !to_output && s_.tensor(op.read).gradient == Tensor::Gradient::products)
       tensor.gradient_of = op.read;
+    if (op.kind == OperatorKind::reduce_scatter) {
+      s_.tensor(op.read).summed = true;
+      tensor.gradient_of = op.read;  // rows of it
+    }
+    require(!is_exchange(op.kind) || std::none_of(s_.operators.data(), &op,
+                                                  [](const Operator& before) {
+                                                    return before.written == TensorId::output &&
+                                                           !is_epilogue(before.kind);
+                                                  }),
+            Failure::bug, "'{}' comes behind the output", op.name);
     op.output_only = is_product(op.kind) && to_output;
     op.again = of_layer() && is_cheap(op.written) && kernel.cheap;
   }
+  s_.tensor(TensorId::output).summed = s_.tensor(TensorId::output).cut.empty();
 }
 
 void Derivation::save() {
@@ -219,8 +239,13 @@ void Derivation::place_forward() {
   Scratch scratch(s_);
   for (int i = 0; i < int(s_.operators.size()); ++i) {
     const TensorId made = op(i).written;
-    if (is_cheap(made) && !scratch.holds(made))
-      s_.tensor(made).forward_offset = scratch.place(made);
+    if (in_forward_scratch(made) && !scratch.holds(made)) {
+      const Tensor& tensor = s_.tensor(made);
+      // One rank's sum is made where its rows are kept.
+      const Expr elements =
+          tensor.summed ? less(1.0, Expr::variable("tp")) * tensor.elements() : tensor.elements();
+      s_.tensor(made).forward_offset = scratch.place(made, elements);
+    }
     const std::vector<int> last = readers(op(i).read);
     if (!last.empty() && last.back() == i) scratch.free(op(i).read);
   }
@@ -238,7 +263,7 @@ void Derivation::place_backward() {
   }
   const auto place = [&](TensorId id) {
     Tensor& tensor = s_.tensor(id);
-    if (!scratch.holds(id)) tensor.backward_offset = scratch.place(id);
+    if (!scratch.holds(id)) tensor.backward_offset = scratch.place(id, tensor.elements());
     return tensor.backward_offset + tensor.elements();
   };
   for (const BackwardCall& call : s_.backward) {
@@ -264,6 +289,34 @@ void Derivation::place_backward() {
 const char* name(ParameterId id) {
   const ModuleNames& names = modules[std::size_t(id.module)];
   return id.bias ? names.bias : names.weight;
+}
+
+namespace {
+
+/// @param kind_at  kinds of operators in the order of their calls
+template <class KindAt>
+std::vector<Run> runs(int count, int tp, const KindAt& kind_at) {
+  std::vector<Run> runs{{0, 0}};
+  for (int i = 0; i < count; ++i)
+    if (tp > 1 && is_exchange(kind_at(i))) {
+      runs.back().end = i;
+      runs.push_back({i + 1, i + 1});
+    }
+  runs.back().end = count;
+  return runs;
+}
+
+}  // namespace
+
+std::vector<Run> forward_runs(const Segment& segment, int tp) {
+  return runs(int(segment.operators.size()), tp,
+              [&](int i) { return segment.operators[std::size_t(i)].kind; });
+}
+
+std::vector<Run> backward_runs(const Segment& segment, int tp) {
+  return runs(int(segment.backward.size()), tp, [&](int i) {
+    return segment.operators[std::size_t(segment.backward[std::size_t(i)].op)].kind;
+  });
 }
 
 void derive(Segment& segment) {

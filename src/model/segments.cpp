@@ -104,6 +104,12 @@ class SegmentList {
                       std::vector<Expr> dims, const Expr& elements);
   void epilogue(std::string name, TensorId read, TensorId written, std::vector<Module> modules);
   void norm(const std::string& name, Module module, TensorId read, TensorId written);
+  /// Cuts the rows of a tensor over tensor-parallel ranks.
+  void cut(TensorId id) {
+    segment_.tensor(id).rows = s_.tokens / s_.tp;
+    segment_.tensor(id).cut = Axis::tp;
+  }
+  void exchange(std::string name, OperatorKind kind, TensorId read, TensorId written);
   TensorId normed(const std::string& name, Module module);
   TensorId attention(TensorId normed);
   TensorId mlp(TensorId normed);
@@ -167,18 +173,30 @@ void SegmentList::epilogue(std::string name, TensorId read, TensorId written,
 
 void SegmentList::norm(const std::string& name, Module module, TensorId read, TensorId written) {
   const bool layer = m_.norm() == NormKind::layer;
+  const Expr rows = segment_.tensor(read).rows;
   Operator& op = streaming(name, layer ? OperatorKind::layer_norm : OperatorKind::rms_norm, read,
-                           written, {s_.tokens, s_.hidden}, s_.tokens * s_.hidden);
+                           written, {rows, s_.hidden}, rows * s_.hidden);
   op.modules = {module};
-  if (layer) op.statistics.push_back(statistic(name + ".mean", s_.tokens));
-  op.statistics.push_back(statistic(name + ".rstd", s_.tokens));
+  if (layer) op.statistics.push_back(statistic(name + ".mean", rows));
+  op.statistics.push_back(statistic(name + ".rstd", rows));
+}
+
+/// An exchange between tensor-parallel ranks.
+void SegmentList::exchange(std::string name, OperatorKind kind, TensorId read, TensorId written) {
+  segment_.operators.push_back(
+      {.name = std::move(name), .kind = kind, .read = read, .written = written, .axes = Axis::tp});
 }
 
 /// The normed input.
 TensorId SegmentList::normed(const std::string& name, Module module) {
   const TensorId out = activation(name + ".out", s_.hidden);
   norm(name, module, TensorId::input, out);
-  return out;
+  if (!m_.exchanges_normed) return out;
+  const TensorId there = activation(name + ".there", s_.hidden);
+  const TensorId back = activation(name + ".back", s_.hidden);
+  exchange("there", OperatorKind::all_to_all, out, there);
+  exchange("back", OperatorKind::all_to_all, there, back);
+  return back;
 }
 
 /// @return what the output's product reads
@@ -257,13 +275,21 @@ Segment SegmentList::layer() {
   if (parallel || !attends)
     branches.push_back({mlp(normed_input), Module::mlp_out, Module::post_norm2, "post_norm2"});
   for (const Branch& branch : branches) outs.push_back(branch.out);
+  if (m_.post_norms()) cut(TensorId::output);
   epilogue("residual", TensorId::input, TensorId::output, outs);
   for (const Branch& branch : branches) {
-    const TensorId sum = m_.post_norms()
-                             ? activation(std::string(branch.norm_name) + ".in", s_.hidden)
-                             : TensorId::output;
-    product("out", product_of_layer(), branch.inner, sum, {branch.out});
-    if (m_.post_norms()) norm(branch.norm_name, branch.post_norm, sum, TensorId::output);
+    if (!m_.post_norms()) {
+      product("out", product_of_layer(), branch.inner, TensorId::output, {branch.out});
+      continue;
+    }
+    // A norm needs whole sums, so each rank norms its rows of them.
+    const std::string name = branch.norm_name;
+    const TensorId terms = activation(name + ".terms", s_.hidden);
+    const TensorId sums = activation(name + ".in", s_.hidden);
+    cut(sums);
+    product("out", product_of_layer(), branch.inner, terms, {branch.out});
+    exchange("sum", OperatorKind::reduce_scatter, terms, sums);
+    norm(name, branch.post_norm, sums, TensorId::output);
   }
   return derived();
 }

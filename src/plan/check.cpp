@@ -136,10 +136,6 @@ void check_split(const Plan& plan, const model::Config& model) {
                     sequences == plan.global_batch / plan.microbatches,
                 i, "microbatch x dp x microbatches = {} x {} x {} must be global_batch = {}",
                 s.microbatch, s.dp, plan.microbatches, plan.global_batch);
-    stage_needs(
-        s.tp == 1 || !model.post_norms(), i,
-        "tp must be 1 for {}, whose norms behind attention and MLP need whole sums, found {}",
-        model.family->name, s.tp);
     stage_needs(model.num_heads % s.tp == 0, i, "tp = {} must divide num_heads = {}", s.tp,
                 model.num_heads);
     stage_needs(model.ffn_size % s.tp == 0, i, "tp = {} must divide ffn_size = {}", s.tp,

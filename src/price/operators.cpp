@@ -88,6 +88,7 @@ double again_s(const model::Config& model, const hardware::Profile& profile,
 
 double operator_s(const model::Config& model, const hardware::Profile& profile,
                   const model::Operator& op, Pass pass, const Values& values) {
+  if (model::is_exchange(op.kind)) return 0.0;  // a collective has the price
   const bool forward = pass == Pass::forward || pass == Pass::recompute;
   const double whole_s = operator_time(model, profile, op, !forward, values).seconds;
   if (forward) return whole_s;
@@ -104,18 +105,39 @@ double operator_s(const model::Config& model, const hardware::Profile& profile,
   }
 }
 
+/// Whether an operator belongs to a run of its segment's pass: its backward to the run of the first
+/// call that reads the gradient of its output.
+bool in_run(const model::Segment& segment, Pass pass, const model::Run& run, int op) {
+  if (pass == Pass::forward || pass == Pass::recompute) return run.first <= op && op < run.end;
+  const auto& operators = segment.operators;
+  const auto call = std::ranges::find_if(segment.backward, [&](const model::BackwardCall& one) {
+    return !one.again &&
+           operators[std::size_t(one.op)].written == operators[std::size_t(op)].written;
+  });
+  const auto index = int(call - segment.backward.begin());
+  return run.first <= index && index < run.end;
+}
+
 }  // namespace
 
 double segment_s(const model::Config& model, const hardware::Profile& profile,
-                 model::SegmentKind kind, Pass pass, int microbatch, int tp) {
+                 model::SegmentKind kind, Pass pass, int microbatch, int tp, int run) {
   const model::Segment segment = model::segment(model, kind);
   const Values values{{"b", microbatch}, {"tp", tp}};
+  const bool forward = pass == Pass::forward || pass == Pass::recompute;
+  std::vector<model::Run> runs;
+  if (run != all_runs)
+    runs = forward ? model::forward_runs(segment, tp) : model::backward_runs(segment, tp);
   // Where a layer's last segment is recomputed nobody reads its output.
   const bool no_output = pass == Pass::recompute &&
                          kind == model::segment_kinds(model, model::BlockKind::layer).back();
   double sum_s = 0.0;
-  for (const model::Operator& op : segment.operators)
-    if (!(no_output && op.output_only)) sum_s += operator_s(model, profile, op, pass, values);
+  for (int i = 0; i < int(segment.operators.size()); ++i) {
+    const model::Operator& op = segment.operators[std::size_t(i)];
+    if (no_output && op.output_only) continue;
+    if (run != all_runs && !in_run(segment, pass, runs.at(std::size_t(run)), i)) continue;
+    sum_s += operator_s(model, profile, op, pass, values);
+  }
   return sum_s * (1.0 + hardware::wait_share(profile, tp));
 }
 
@@ -143,10 +165,12 @@ std::vector<OperatorPrice> operator_prices(const plan::Plan& plan, const model::
     const std::string on = s.group.empty() ? "" : s.group + ": ";
     const Values values{{"b", s.microbatch}, {"tp", s.tp}, {"dp", s.dp}};
     for (const model::SegmentKind kind : model::segment_kinds(model))
-      for (const model::Operator& op : model::segment(model, kind).operators)
+      for (const model::Operator& op : model::segment(model, kind).operators) {
+        if (model::is_exchange(op.kind)) continue;
         prices.push_back({on + model::name(kind) + (" " + op.name), model::name(op.kind),
                           dims_of(op, values), operator_time(model, profile, op, false, values),
                           operator_time(model, profile, op, true, values)});
+      }
     const model::LayoutElements layer =
         model::layout_elements(model::most_trained_layer(model::blocks(model)));
     const plan::Elements<double> elements{layer.trained.evaluate(values),

@@ -23,7 +23,8 @@ LinkKind kind_of(Collective collective) {
   switch (collective) {
     case Collective::all_reduce: return LinkKind::all_reduce;
     case Collective::reduce_scatter: return LinkKind::reduce_scatter;
-    case Collective::all_gather: return LinkKind::all_gather;
+    case Collective::all_gather:
+    case Collective::all_to_all: return LinkKind::all_gather;
   }
   return LinkKind::send;
 }

@@ -162,7 +162,8 @@ std::int64_t largest_block_elements(const model::Config& model) {
 Chosen choose_operators(const model::Config& model, const Shapes& shapes, const Limits& limits) {
   Choice choice(model, shapes, limits);
   for (SegmentKind kind : model::segment_kinds(model))
-    for (const model::Operator& op : model::segment(model, kind).operators) choice.add(op);
+    for (const model::Operator& op : model::segment(model, kind).operators)
+      if (!model::is_exchange(op.kind)) choice.add(op);
   choice.add_update();
   return choice.chosen();
 }

@@ -46,6 +46,7 @@ const char* name(Operation operation) {
     case Operation::loss: return "loss";
     case Operation::all_reduce: return "all-reduce";
     case Operation::reduce_scatter: return "reduce-scatter";
+    case Operation::all_to_all: return "all-to-all";
     case Operation::all_gather: return "all-gather";
     case Operation::send: return "send";
     case Operation::recv: return "recv";
@@ -108,6 +109,7 @@ std::int64_t amount_bytes(const Task& task) {
     case Operation::loss: return 0;
     case Operation::all_reduce:
     case Operation::reduce_scatter:
+    case Operation::all_to_all:
     case Operation::all_gather:
     case Operation::send:
     case Operation::recv: return task.operands[0].bytes;

@@ -39,6 +39,7 @@ TaskTimes::Key TaskTimes::key(const Task& task, int rank) {
   Key key{.stage = index,
           .operation = task.operation,
           .segment = task.segment,
+          .run = task.run,
           .amount = amount_of(task),
           .ranks = {},
           .ends = {}};
@@ -57,8 +58,10 @@ double TaskTimes::work_s(const Key& key) const {
   const plan::Stage& stage = plan_.stages[std::size_t(key.stage)];
   const hardware::Profile& profile = machine_.profile(stage.group);
   const double bytes = double(key.amount);
+  const bool all_of_it = key.operation == Operation::backward_weights;
   const auto segment_s = [&](Pass pass) {
-    return price::segment_s(model_, profile, key.segment, pass, stage.microbatch, stage.tp);
+    return price::segment_s(model_, profile, key.segment, pass, stage.microbatch, stage.tp,
+                            all_of_it ? price::all_runs : key.run);
   };
   const auto saved = [&] { return model::segment(model_, key.segment).saved; };
   const auto collective_s = [&](Collective collective) {
@@ -80,6 +83,7 @@ double TaskTimes::work_s(const Key& key) const {
     case Operation::all_reduce: return collective_s(Collective::all_reduce);
     case Operation::reduce_scatter: return collective_s(Collective::reduce_scatter);
     case Operation::all_gather: return collective_s(Collective::all_gather);
+    case Operation::all_to_all: return collective_s(Collective::all_to_all);
     case Operation::send:
     case Operation::recv: return price::send_s(machine_, key.ends, bytes);
     case Operation::copy_in: return price::copy_in_s(profile, bytes);

@@ -28,6 +28,7 @@ class TaskTimes {
     int stage;
     Operation operation;
     model::SegmentKind segment;
+    int run;
     std::int64_t amount;  ///< bytes; of a recompute, whether its output is made
     price::Ranks ranks;   ///< of a collective
     price::Ends ends;     ///< of a message

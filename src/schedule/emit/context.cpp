@@ -31,6 +31,44 @@ Context::Context(const plan::Plan& plan_, const model::Config& model_, int rank_
     bytes.backward_workspace = value(segment.backward_workspace_bytes());
     bytes.product_grads = value(segment.product_grads_bytes());
     bytes.weights_workspace = value(segment.weights_workspace_bytes());
+    add_exchanges(bytes, segment);
+  }
+}
+
+void Context::add_exchanges(SegmentBytes& bytes, const model::Segment& segment) const {
+  bytes.forward_runs = model::forward_runs(segment, stage.tp);
+  bytes.backward_runs = model::backward_runs(segment, stage.tp);
+  bytes.cuts_output = stage.tp > 1 && !segment.tensor(model::TensorId::output).cut.empty();
+  const auto place = [&](model::TensorId id, const model::Expr& offset) {
+    const model::Tensor& tensor = segment.tensor(id);
+    return TensorPlace{.first_byte = value(offset) * tensor.element_bytes,
+                       .bytes = value(tensor.elements()) * tensor.element_bytes};
+  };
+  const auto of_forward = [&](model::TensorId id) {
+    TensorPlace made = place(id, segment.tensor(id).forward_offset);
+    const auto saved = std::ranges::find(segment.saved, id, &model::Saved::tensor);
+    if (saved != segment.saved.end()) made.saved = int(saved - segment.saved.begin());
+    return made;
+  };
+  const auto of_gradient = [&](model::TensorId id) {
+    id = segment.tensor(id).gradient_of;
+    TensorPlace made = place(id, segment.tensor(id).backward_offset);
+    made.among_products = segment.tensor(id).gradient == model::Tensor::Gradient::products;
+    if (!made.among_products) made.first_byte += bytes.product_grads;
+    return made;
+  };
+  for (std::size_t i = 0; i + 1 < bytes.forward_runs.size(); ++i) {
+    const model::Operator& op = segment.operators[std::size_t(bytes.forward_runs[i].end)];
+    const bool sums = op.kind == model::OperatorKind::reduce_scatter;
+    bytes.forward_exchanges.push_back({sums ? Operation::reduce_scatter : Operation::all_to_all,
+                                       op.axes, of_forward(op.read), of_forward(op.written)});
+  }
+  for (std::size_t i = 0; i + 1 < bytes.backward_runs.size(); ++i) {
+    const int call = segment.backward[std::size_t(bytes.backward_runs[i].end)].op;
+    const model::Operator& op = segment.operators[std::size_t(call)];
+    const bool sums = op.kind == model::OperatorKind::reduce_scatter;
+    bytes.backward_exchanges.push_back({sums ? Operation::all_gather : Operation::all_to_all,
+                                        op.axes, of_gradient(op.written), of_gradient(op.read)});
   }
 }
 

@@ -16,6 +16,20 @@ namespace brume::schedule {
 using model::BlockKind;
 using model::SegmentKind;
 
+/// Place of a tensor that a segment exchanges.
+struct TensorPlace {
+  int saved = -1;                          ///< index of a saved tensor, if it is kept
+  bool among_products = false;             ///< among the gradients of products, else in scratch
+  std::int64_t first_byte = 0, bytes = 0;  ///< within scratch, in which products come first
+};
+
+/// An exchange between two runs of a segment.
+struct SegmentExchange {
+  Operation operation;
+  model::AxisSet axes;
+  TensorPlace read, written;  ///< the same one: in place
+};
+
 /// Sizes of the buffers that a segment takes on a rank, in bytes.
 struct SegmentBytes {
   struct Saved {
@@ -30,6 +44,10 @@ struct SegmentBytes {
   // Of a backward in two parts:
   std::int64_t product_grads;
   std::int64_t weights_workspace;
+
+  std::vector<SegmentExchange> forward_exchanges, backward_exchanges;
+  std::vector<model::Run> forward_runs, backward_runs;
+  bool cuts_output = false;  ///< the last run makes this rank's rows of the output
 };
 
 struct Context {
@@ -96,6 +114,9 @@ struct Context {
   /// Whether a slot's stream comes from another stage, goes to one.
   bool receives(const Slot& slot) const;
   bool sends(const Slot& slot) const;
+
+ private:
+  void add_exchanges(SegmentBytes& bytes, const model::Segment& segment) const;
 };
 
 }  // namespace brume::schedule

@@ -61,17 +61,21 @@ void Passes::segments_forward(const Slot& slot, Operation operation, const Slot*
     const SegmentKind kind = kinds[i];
     const bool last = i + 1 == kinds.size();
     const bool made = !context_.is_head(slot.block) && !(last && operation == Operation::recompute);
-    const bool in_place = context_.stage.tp > 1 && kind != SegmentKind::embedding;
+    const bool cut = context_.segments.at(kind).cuts_output;
+    const bool in_place = context_.stage.tp > 1 && kind != SegmentKind::embedding && !cut;
     const char* name = last ? "output" : "middle";
     const BufferId input = kept.use(slot, kind);
     if (last && operation == Operation::forward) kept.use_first_beside(next);
     BufferId output = BufferId::none;
-    if (made) output = in_place ? input : stores_.streams.make(slot, name);
+    if (made)
+      output = in_place ? input
+               : cut    ? stores_.streams.make_shard(slot, name)
+                        : stores_.streams.make(slot, name);
     kept.make_saved(slot, kind);
     run_forward(slot, kind, operation, output);
     if (!made) continue;
-    if (in_place) kept.overwritten(slot, kind);
-    const BufferId shard = stores_.streams.scatter(slot, output, name);
+    if (in_place || cut) kept.overwritten(slot, kind);
+    const BufferId shard = cut ? output : stores_.streams.scatter(slot, output, name);
     if (last)
       stores_.streams.put(slot, shard);
     else
@@ -97,7 +101,8 @@ void Passes::run_forward(const Slot& slot, SegmentKind kind, Operation operation
                                 reads(Role::weights, stores_.weights.use(slot.block))};
   for (std::size_t i = 0; i < saved.size(); ++i)
     if (saved[i] != BufferId::none) operands.push_back(writes(Role::saved, saved[i], int(i)));
-  add_workspace(operands, slot, context_.segments.at(kind).forward_workspace);
+  const Scratch scratch{
+      add_workspace(operands, slot, context_.segments.at(kind).forward_workspace)};
   if (output != BufferId::none) operands.push_back(writes(Role::output, output));
   if (head && context_.model.tied_head)
     operands.push_back(reads(Role::weights, stores_.tied.use(stores_.weights), 1));
@@ -105,7 +110,8 @@ void Passes::run_forward(const Slot& slot, SegmentKind kind, Operation operation
     operands.push_back(reads(Role::targets, tokens(persistent_.targets, slot, kind, piece)));
   add_documents(operands, slot, kind);
   if (whole_loss) operands.push_back(loss(first_loss));
-  build_.add(slot, operation, std::move(operands), {.segment = kind, .replaces = first_loss});
+  add_runs(slot, operation, std::move(operands), {.segment = kind, .replaces = first_loss},
+           scratch);
   stores_.activations.release_shard();
   if (head && !whole_loss) run_loss(slot, piece);
 }
@@ -119,7 +125,7 @@ void Passes::run_loss(const Slot& slot, int piece) {
   const Part statistics{saved.back(), 0, token_bytes * tokens_of(piece)};
   const bool first = slot.microbatch == 0 && piece == 0;
   build_.add(slot, Operation::all_gather, {updates(Role::destination, statistics)},
-             {.group = model::Axis::tp});
+             {.segment = SegmentKind::head, .group = model::Axis::tp});
   build_.add(slot, Operation::loss,
              {updates(Role::saved, saved[std::size_t(last - 1)], last - 1),
               reads(Role::saved, statistics, last),
@@ -145,10 +151,12 @@ void Passes::backward(const Slot& slot, const Slot* next) {
   for (std::size_t i = 0; i < kinds.size(); ++i) {
     const bool last = i + 1 == kinds.size();
     stores_.activations.use(slot, kinds[i]);
-    if (last)
-      stores_.activations.use_first_beside(next);
-    else if (context_.options.overlap)
-      stores_.activations.use_beside(slot, kinds[i + 1]);
+    bring_beside(context_.segments.at(kinds[i]).backward_runs, [=, this, &slot, &kinds] {
+      if (last)
+        stores_.activations.use_first_beside(next);
+      else if (context_.options.overlap)
+        stores_.activations.use_beside(slot, kinds[i + 1]);
+    });
     context_.splits(slot.block) ? run_backward_input(slot, kinds[i]) : run_backward(slot, kinds[i]);
     if (head) later_pieces(slot);
     if (kinds[i] != SegmentKind::embedding) stores_.streams.sum_gradient(slot, last);
@@ -183,7 +191,8 @@ void Passes::run_backward(const Slot& slot, SegmentKind kind, int piece) {
   add_grads(operands, slot, replaces && !embeds);  // an embedding adds to what was cleared
   for (std::size_t i = 0; i < saved.size(); ++i)
     if (saved[i] != BufferId::none) operands.push_back(reads(Role::saved, saved[i], int(i)));
-  add_workspace(operands, slot, context_.segments.at(kind).backward_workspace);
+  const Scratch scratch{
+      add_workspace(operands, slot, context_.segments.at(kind).backward_workspace)};
   operands.push_back(embeds ? reads(Role::gradient, gradient)
                      : head ? writes(Role::gradient, gradient)
                             : updates(Role::gradient, gradient));
@@ -193,8 +202,8 @@ void Passes::run_backward(const Slot& slot, SegmentKind kind, int piece) {
       operands.push_back(updates(Role::grads, stores_.tied.use(stores_.gradients), 1));
   }
   add_documents(operands, slot, kind);
-  build_.add(slot, Operation::backward, std::move(operands),
-             {.segment = kind, .replaces = replaces});
+  add_runs(slot, Operation::backward, std::move(operands), {.segment = kind, .replaces = replaces},
+           scratch);
   stores_.activations.release_shard();
 }
 
@@ -215,10 +224,11 @@ void Passes::run_backward_input(const Slot& slot, SegmentKind kind) {
   const std::vector<BufferId>& saved = stores_.activations.saved(slot, kind);
   for (std::size_t i = 0; i < saved.size(); ++i)
     if (saved[i] != BufferId::none) operands.push_back(reads(Role::saved, saved[i], int(i)));
-  add_workspace(operands, slot, bytes.backward_workspace - bytes.product_grads);
+  const Scratch scratch{
+      add_workspace(operands, slot, bytes.backward_workspace - bytes.product_grads), products};
   add_documents(operands, slot, kind);
-  build_.add(slot, Operation::backward_input, std::move(operands),
-             {.segment = kind, .replaces = replaces});
+  add_runs(slot, Operation::backward_input, std::move(operands),
+           {.segment = kind, .replaces = replaces}, scratch);
   stores_.activations.release_shard();
   stores_.streams.put(slot, output);
   const bool made_by_norm = context_.model.post_norms();
@@ -242,6 +252,63 @@ void Passes::run_backward_weights(const Slot& slot, SegmentKind kind) {
   build_.add(slot, Operation::backward_weights, std::move(operands),
              {.segment = kind, .replaces = slot.microbatch == 0});
   stores_.activations.release_shard();
+}
+
+// --- runs ---------------------------------------------------------------------------------------
+
+/// Brings a later input together beside a segment's longest run: a channel works in order, so an
+/// exchange before that run would wait for it.
+void Passes::bring_beside(const std::vector<model::Run>& runs, std::function<void()> bring) {
+  if (runs.size() == 1) return bring();
+  beside_ = std::move(bring);
+}
+
+/// Adds a task for each run of a pass over a segment, with the exchanges between them. A later run
+/// finds what an earlier one made; a forward's last one makes the output.
+void Passes::add_runs(const Slot& slot, Operation operation, std::vector<Operand> operands,
+                      const TaskDetails& details, const Scratch& scratch) {
+  const SegmentBytes& segment = context_.segments.at(details.segment);
+  const bool forward = operation == Operation::forward || operation == Operation::recompute;
+  const auto& runs = forward ? segment.forward_runs : segment.backward_runs;
+  const auto& exchanges = forward ? segment.forward_exchanges : segment.backward_exchanges;
+  const auto longest =
+      std::ranges::max_element(runs, {}, [](const model::Run& run) { return run.end - run.first; });
+  for (std::size_t run = 0; run < runs.size(); ++run) {
+    if (beside_ && runs.begin() + std::ptrdiff_t(run) == longest) std::exchange(beside_, {})();
+    const bool last = run + 1 == runs.size();
+    std::vector<Operand> own = operands;
+    if (forward && !last)
+      std::erase_if(own, [](const Operand& o) { return o.role == Role::output; });
+    if (forward && last && segment.cuts_output)
+      *std::ranges::find(own, Role::input, &Operand::role) =
+          reads(Role::input, stores_.activations.shard(slot, details.segment));
+    TaskDetails of_run = details;
+    of_run.run = int(run);
+    if (runs[run].first < runs[run].end || last)
+      build_.add(slot, operation, std::move(own), of_run);
+    for (Operand& operand : operands) operand.reads |= operand.writes;
+    if (!last) exchange(slot, exchanges[run], details.segment, scratch);
+  }
+}
+
+void Passes::exchange(const Slot& slot, const SegmentExchange& exchange, SegmentKind kind,
+                      const Scratch& scratch) {
+  const std::vector<BufferId>& saved = stores_.activations.saved(slot, kind);
+  const SegmentBytes& segment = context_.segments.at(kind);
+  const auto part = [&](const TensorPlace& place) {
+    if (place.saved >= 0 && saved[std::size_t(place.saved)] != BufferId::none)
+      return Part(saved[std::size_t(place.saved)]);
+    if (place.among_products && scratch.products != BufferId::none)
+      return Part(scratch.products, place.first_byte, place.bytes);
+    const std::int64_t elsewhere = scratch.products == BufferId::none ? 0 : segment.product_grads;
+    return Part(scratch.workspace, place.first_byte - elsewhere, place.bytes);
+  };
+  std::vector<Operand> operands{updates(Role::source, part(exchange.read)),
+                                writes(Role::destination, part(exchange.written))};
+  if (exchange.operation == Operation::all_gather)  // in place
+    operands = {updates(Role::destination, part(exchange.written))};
+  build_.add(slot, exchange.operation, std::move(operands),
+             {.segment = kind, .group = exchange.axes});
 }
 
 // --- operands -----------------------------------------------------------------------------------
@@ -290,11 +357,13 @@ void Passes::add_documents(std::vector<Operand>& operands, const Slot& slot, Seg
     operands.push_back(reads(Role::documents, tokens(persistent_.documents, slot, kind)));
 }
 
-void Passes::add_workspace(std::vector<Operand>& operands, const Slot& slot, std::int64_t bytes) {
-  if (bytes == 0) return;
+BufferId Passes::add_workspace(std::vector<Operand>& operands, const Slot& slot,
+                               std::int64_t bytes) {
+  if (bytes == 0) return BufferId::none;
   const BufferId workspace =
       build_.add("workspace", Tier::device, Content::workspace, bytes, slot.block);
   operands.push_back(writes(Role::workspace, workspace));
+  return workspace;
 }
 
 }  // namespace brume::schedule

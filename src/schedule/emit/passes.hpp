@@ -1,6 +1,8 @@
 /// @file What a slot computes: a block's update, its forward, its backward.
 #pragma once
 
+#include <functional>
+
 #include "stores.hpp"
 
 namespace brume::schedule {
@@ -19,6 +21,16 @@ class Passes : Store {
   void weights(const Slot& slot, const Slot* next);
   void segments_forward(const Slot& slot, Operation operation, const Slot* next);
   void later_pieces(const Slot& slot);
+  /// Buffers in which a pass over a segment has its tensors.
+  struct Scratch {
+    BufferId workspace = BufferId::none;
+    BufferId products = BufferId::none;  ///< gradients of products; none: first in the workspace
+  };
+  void bring_beside(const std::vector<model::Run>& runs, std::function<void()> bring);
+  void add_runs(const Slot& slot, Operation operation, std::vector<Operand> operands,
+                const TaskDetails& details, const Scratch& scratch);
+  void exchange(const Slot& slot, const SegmentExchange& exchange, SegmentKind kind,
+                const Scratch& scratch);
   void run_forward(const Slot& slot, SegmentKind kind, Operation operation, BufferId output,
                    int piece = 0);
   void run_backward(const Slot& slot, SegmentKind kind, int piece = 0);
@@ -33,10 +45,11 @@ class Passes : Store {
   Operand loss(bool first) const;
   void add_grads(std::vector<Operand>& operands, const Slot& slot, bool replaces);
   void add_documents(std::vector<Operand>& operands, const Slot& slot, SegmentKind kind);
-  void add_workspace(std::vector<Operand>& operands, const Slot& slot, std::int64_t bytes);
+  BufferId add_workspace(std::vector<Operand>& operands, const Slot& slot, std::int64_t bytes);
 
   Stores& stores_;
-  std::int64_t piece_tokens_;  ///< of a piece in which the head works, but for the last one
+  std::function<void()> beside_;  ///< brings an input together, if it has to wait for a run
+  std::int64_t piece_tokens_;     ///< of a piece in which the head works, but for the last one
   int num_pieces_;
 };
 

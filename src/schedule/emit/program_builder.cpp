@@ -57,6 +57,7 @@ void ProgramBuilder::add(const Slot& slot, Operation operation, std::vector<Oper
        .operation = operation,
        .phase = in_update && details.phase == Phase::train ? Phase::update : details.phase,
        .segment = details.segment,
+       .run = details.run,
        .block = slot.block,
        .microbatch = in_update ? -1 : slot.microbatch,
        .group = details.group,

@@ -42,6 +42,7 @@ struct Move {
 /// What of a task does not follow from its slot, its operation and its operands.
 struct TaskDetails {
   SegmentKind segment = SegmentKind::embedding;
+  int run = 0;
   Phase phase = Phase::train;  ///< of a task of an update: `update`, unless it is `both`
   model::AxisSet group = {};
   int peer = -1;

@@ -185,7 +185,8 @@ class Streams : Store {
   BufferId take(const Slot& slot) { return lane(slot).buffers.extract(key(slot)).mapped(); }
   void put(const Slot& slot, BufferId stream) { lane(slot).buffers[key(slot)] = stream; }
 
-  BufferId make(const Slot& slot, std::string_view what);  ///< a buffer of all tokens
+  BufferId make(const Slot& slot, std::string_view what);        ///< a buffer of all tokens
+  BufferId make_shard(const Slot& slot, std::string_view what);  ///< of this rank's tokens
   /// @return a buffer of all tokens; with tp = 1 it is `shard`
   BufferId gather(const Slot& slot, BufferId shard);
   /// @param part  of the sum over tensor-parallel ranks, of all tokens
@@ -246,6 +247,10 @@ class Activations : Store {
   }
   /// Where a segment's kernels find its input: brought together, unless it is there.
   BufferId use(const Slot& slot, SegmentKind kind);
+  /// This rank's tokens of it.
+  BufferId shard(const Slot& slot, SegmentKind kind) const {
+    return kept_.at(key(slot)).input.at(kind);
+  }
   /// The same beside the segment that is about to compute; before a slot's last segment that of the
   /// next slot's first one, where it is kept here.
   void use_beside(const Slot& slot, SegmentKind kind);
@@ -263,7 +268,7 @@ class Activations : Store {
     return kept_.at(key(slot)).grads.at(kind);
   }
   void release_shard();  ///< after the segment beside which an input was brought together
-  /// Another tensor took the place of an input that was brought together.
+  /// No later task finds the whole input: its place is another tensor's, or free.
   void overwritten(const Slot& slot, SegmentKind kind) { kept_.at(key(slot)).whole.erase(kind); }
 
   void leave(const Slot& slot);  ///< what no later slot needs

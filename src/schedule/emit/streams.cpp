@@ -63,6 +63,10 @@ BufferId Streams::make(const Slot& slot, std::string_view what) {
   return build_.add_made(slot, what, Content::stream, context_.stream_bytes);
 }
 
+BufferId Streams::make_shard(const Slot& slot, std::string_view what) {
+  return build_.add_made(slot, what, Content::stream, context_.stream_shard_bytes);
+}
+
 BufferId Streams::gather(const Slot& slot, BufferId shard) {
   if (context_.stage.tp == 1) return shard;
   const BufferId whole = make(slot, "whole");
@@ -74,7 +78,7 @@ BufferId Streams::gather(const Slot& slot, BufferId shard) {
 
 BufferId Streams::scatter(const Slot& slot, BufferId part, std::string_view what) {
   if (context_.stage.tp == 1) return part;
-  const BufferId shard = build_.add_made(slot, what, Content::stream, context_.stream_shard_bytes);
+  const BufferId shard = make_shard(slot, what);
   build_.add(slot, Operation::reduce_scatter,
              {updates(Role::source, part), writes(Role::destination, shard)},
              {.group = model::Axis::tp});
