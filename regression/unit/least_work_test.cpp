@@ -41,13 +41,13 @@ TEST(LeastWork, NoPlanIsSimulatedFaster) {
   EXPECT_GT(nearest, 0.7);  // a bound of nothing would hold, too
 }
 
-// One device and one microbatch: all that comes on top is the update and the tasks' overhead.
+// One device that stores all layers: only the update and the tasks' overhead come on top.
 TEST(LeastWork, OneDeviceComesNear) {
   test::ClusterPlans samples(3);
   test::ClusterPlan sample = samples.next(16);
   sample.cluster.groups[0].nodes = sample.cluster.groups[0].devices_per_node = 1;
   plan::Stage stage;
-  stage.layers = sample.model.num_layers;
+  stage.layers = stage.stored_layers = sample.model.num_layers;
   stage.microbatch = 8;
   sample.plan = {.global_batch = 128, .microbatches = 16, .stages = {stage}};
   const double least_s =

@@ -56,7 +56,7 @@ double least_work_s(const std::vector<PipelineConfig>& configs, const model::Con
                                 : 1.0;
       entry->second.push_back(pieces * layout.tp / layout.microbatch *
                               (parts[i].forwards * seconds(price::Pass::forward) +
-                               parts[i].backwards * seconds(price::Pass::backward)));
+                               parts[i].backwards * seconds(price::Pass::stored_backward)));
     }
     return entry->second;
   };
