@@ -63,6 +63,20 @@ struct UpdateKernels {
 /// w = w - lr weight_decay w - lr (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)
 ///
 /// @source  Loshchilov and Hutter 2019, algorithm 2; order of operations as torch.optim.AdamW
+///
+/// "lion":
+///
+/// w = w - lr weight_decay w - lr sign(b1 m + (1 - b1) g)
+/// m = b2 m + (1 - b2) g
+///
+/// @source  Chen et al. 2023, algorithm 2
+///
+/// "sgd", whose weight decay is part of the gradient:
+///
+/// m = b1 m + g + weight_decay w
+/// w = w - lr m
+///
+/// @source  order of operations as torch.optim.SGD with momentum
 /// @throws Error(bug) for an optimizer without kernels
 UpdateKernels update_kernels(std::string_view optimizer);
 

@@ -41,7 +41,7 @@ struct OptimizerRow {
   }
 };
 
-extern const OptimizerRow adamw;
+extern const OptimizerRow adamw, lion, sgd;
 
 /// @throws Error(input) if no row has this name
 const OptimizerRow& optimizer(std::string_view name);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <utility>
 
 #include "reference/adamw.hpp"
 
@@ -122,8 +123,14 @@ TEST(AdamW, TakesTheLossScaleOutOfTheGradient) {
 }
 
 // By a device's kernels too, as `portable.adamw` shows: which one steps a parameter changes no bit.
-TEST(AdamW, TheHostStepsToTheSameBits) {
-  for (const int count : {1, 100, 4097, 20000}) {
+TEST(UpdateKernels, TheHostStepsToTheSameBits) {
+  for (const auto& [name, count] : {std::pair("adamw", 1),
+                                    {"adamw", 100},
+                                    {"adamw", 4097},
+                                    {"adamw", 20000},
+                                    {"lion", 4097},
+                                    {"sgd", 4097}}) {
+    const UpdateKernels kernels = update_kernels(name);
     Case here(count), host(count);
     std::vector<bfloat16> rounded_here(std::size_t(count), 0.0f), rounded_host = rounded_here;
     for (int t = 1; t <= 4; ++t) {
@@ -131,8 +138,8 @@ TEST(AdamW, TheHostStepsToTheSameBits) {
       UpdatedElements all_here = here.elements(grad), all_host = host.elements(grad);
       if (t % 2 == 1)
         all_here.rounded = rounded_here.data(), all_host.rounded = rounded_host.data();
-      adamw.here(step_number(t), squares.get(), all_here);
-      adamw.on_host(step_number(t), squares.get(), all_host);
+      kernels.here(step_number(t), squares.get(), all_here);
+      kernels.on_host(step_number(t), squares.get(), all_host);
     }
     EXPECT_EQ(here.weight.values(), host.weight.values());
     EXPECT_EQ(here.m.values(), host.m.values());

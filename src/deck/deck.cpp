@@ -423,6 +423,9 @@ Deck resolved(Deck deck, const Document& document) {
   const auto is_frozen = [](const ParameterGroupKeys& group) { return group.frozen; };
   check(!deck.analysis.mist() || std::ranges::none_of(deck.training.optimizer.groups, is_frozen),
         "analysis.conventions", "\"mist\" counts all parameters as trained: freeze none");
+  check(!deck.analysis.mist() || deck.training.optimizer.name == "adamw", "analysis.conventions",
+        fmt::format("\"mist\" counts AdamW's state, found training.optimizer.name = \"{}\"",
+                    deck.training.optimizer.name));
   if (deck.analysis.mist())
     check(!deck.cluster.all_groups()[0].profile.empty(), "cluster.profile",
           "must name a profile, for analysis.conventions = \"mist\"");

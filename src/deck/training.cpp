@@ -31,7 +31,9 @@ const Schema<ParameterGroupKeys>& parameter_group_schema() {
 const Schema<OptimizerKeys>& optimizer_schema() {
   static const auto schema = [] {
     return Schema<OptimizerKeys>()
-        .key("name", &OptimizerKeys::name, {.help = "optimizer", .choices = {"adamw"}})
+        .key("name", &OptimizerKeys::name,
+             {.help = "optimizer; lion and sgd keep one number per element instead of two",
+              .choices = {"adamw", "lion", "sgd"}})
         .key("lr", &OptimizerKeys::lr, {.help = "learning rate after warm-up", .min = 0})
         .key("schedule", &OptimizerKeys::schedule,
              {.help = "learning-rate schedule after warm-up: cosine or linear to min_lr_ratio, "
@@ -47,13 +49,18 @@ const Schema<OptimizerKeys>& optimizer_schema() {
                       "decay from a checkpoint, set steps to its step + decay_steps",
               .min = 0})
         .key("beta1", &OptimizerKeys::beta1,
-             {.help = "decay of the first moment, below 1", .min = 0, .max = 1})
+             {.help = "decay of the first moment, below 1; sgd: its momentum", .min = 0, .max = 1})
         .key("beta2", &OptimizerKeys::beta2,
-             {.help = "decay of the second moment, below 1", .min = 0, .max = 1})
+             {.help = "decay of the second moment, below 1; lion: of its moment, usually 0.99",
+              .min = 0,
+              .max = 1})
         .key("eps", &OptimizerKeys::eps,
              {.help = "added to the root of the second moment", .min = 1e-30, .max = 1})
         .key("weight_decay", &OptimizerKeys::weight_decay,
-             {.help = "decoupled weight decay, for all parameters but norms and biases", .min = 0})
+             {.help =
+                  "decoupled weight decay, for all parameters but norms and biases; sgd: added to "
+                  "the gradient",
+              .min = 0})
         .key("clip_norm", &OptimizerKeys::clip_norm,
              {.help = "largest global gradient norm; 0: no clipping; Megatron-LM: --clip-grad",
               .min = 0})

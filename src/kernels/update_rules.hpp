@@ -38,6 +38,54 @@ struct AdamW {
   }
 };
 
+/// See update_kernels.
+struct Lion {
+  static constexpr const char* name = "lion";
+
+  float* m;
+  float kept, lr, beta1, beta2, share1, share2;
+
+  static Lion make(const Update& update, const UpdatedElements& elements) {
+    return {.m = elements.field<float>(0),
+            .kept = 1.0f - update.lr * update.weight_decay,
+            .lr = update.lr,
+            .beta1 = float(update.beta1),
+            .beta2 = float(update.beta2),
+            .share1 = float(1.0 - update.beta1),
+            .share2 = float(1.0 - update.beta2)};
+  }
+
+  /// Updates the state of element i by gradient g. @return its new weight
+  constexpr float operator()(std::int64_t i, float g, float w) const {
+    const float direction = beta1 * m[i] + share1 * g;
+    m[i] = beta2 * m[i] + share2 * g;
+    const float sign = float(direction > 0.0f) - float(direction < 0.0f);
+    return kept * w - lr * sign;
+  }
+};
+
+/// See update_kernels.
+struct Sgd {
+  static constexpr const char* name = "sgd";
+
+  float* momentum;
+  float lr, beta, decay;
+
+  static Sgd make(const Update& update, const UpdatedElements& elements) {
+    return {.momentum = elements.field<float>(0),
+            .lr = update.lr,
+            .beta = float(update.beta1),
+            .decay = update.weight_decay};
+  }
+
+  /// Updates the state of element i by gradient g. @return its new weight
+  constexpr float operator()(std::int64_t i, float g, float w) const {
+    const float sum = g + decay * w;
+    momentum[i] = beta * momentum[i] + sum;
+    return w - lr * momentum[i];
+  }
+};
+
 /// One list of all optimizers that update element by element.
 template <class... Rule>
 struct UpdateRules {
@@ -49,7 +97,7 @@ struct UpdateRules {
     return found;
   }
 };
-using AllUpdateRules = UpdateRules<AdamW>;
+using AllUpdateRules = UpdateRules<AdamW, Lion, Sgd>;
 
 /// The factor of a gradient: clipping and the loss scale.
 constexpr float grad_scale(double clip_norm, double loss_scale, const double* squares) {

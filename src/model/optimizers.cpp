@@ -9,6 +9,8 @@ namespace brume::model {
 namespace {
 
 constexpr StateField adamw_fields[] = {{"m"}, {"v"}};
+constexpr StateField lion_fields[] = {{"m"}};
+constexpr StateField sgd_fields[] = {{"momentum"}};
 
 constexpr StateField master_weight{"weight"};
 
@@ -17,10 +19,12 @@ bool has_master(const Config& config) { return config.precision != Precision::fp
 }  // namespace
 
 constexpr OptimizerRow adamw{.name = "adamw", .fields = adamw_fields, .flops = 16.0};
+constexpr OptimizerRow lion{.name = "lion", .fields = lion_fields, .flops = 10.0};
+constexpr OptimizerRow sgd{.name = "sgd", .fields = sgd_fields, .flops = 6.0};
 
 namespace {
 
-constexpr const OptimizerRow* rows[] = {&adamw};
+constexpr const OptimizerRow* rows[] = {&adamw, &lion, &sgd};
 
 }  // namespace
 

@@ -65,12 +65,25 @@ hardware::Time operator_time(const model::Config& model, const hardware::Profile
   return time;
 }
 
+/// The time of an update by the model's optimizer. A profile that knows AdamW alone gives its time
+/// in proportion to the bytes that are moved.
 hardware::Time update_time(const model::Config& model, const hardware::Profile& profile,
                            std::int64_t elements) {
+  const auto time_of = [&](const model::OptimizerRow& row) {
+    return hardware::operator_time(profile, row.name, {&elements, 1}, false,
+                                   row.flops * double(elements),
+                                   row.moved_bytes() * double(elements));
+  };
+  const auto knows = [&](const model::OptimizerRow& row) {
+    const auto by_name = [&](const auto& known) { return known.kind == row.name; };
+    return std::ranges::any_of(profile.operators, by_name) ||
+           std::ranges::any_of(profile.efficiencies, by_name);
+  };
   const model::OptimizerRow& row = *model.optimizer;
-  return hardware::operator_time(profile, row.name, {&elements, 1}, false,
-                                 row.flops * double(elements),
-                                 row.moved_bytes() * double(elements));
+  if (knows(row) || !knows(model::adamw)) return time_of(row);
+  hardware::Time time = time_of(model::adamw);
+  time.seconds *= row.moved_bytes() / model::adamw.moved_bytes();
+  return time;
 }
 
 }  // namespace
