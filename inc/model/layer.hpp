@@ -84,7 +84,7 @@ struct KernelRule {
 };
 
 /// A row per kind, ordered as they are.
-inline constexpr KernelRule rules[] = {
+inline constexpr KernelRule kernel_rules[] = {
     {OperatorKind::matmul, "matmul", false, 0.5, 0, 0, {Need::read}},
     {OperatorKind::matmul_fp8, "matmul_fp8", false, 0.5, 0, 0, {Need::read}},
     {OperatorKind::attention,
@@ -122,9 +122,9 @@ consteval bool in_order(const Rows& rows, Key key) {
     if (std::size_t(rows[i].*key) != i) return false;
   return true;
 }
-static_assert(in_order(rules, &KernelRule::kind));
+static_assert(in_order(kernel_rules, &KernelRule::kind));
 
-constexpr const KernelRule& rule(OperatorKind kind) { return rules[std::size_t(kind)]; }
+constexpr const KernelRule& rule(OperatorKind kind) { return kernel_rules[std::size_t(kind)]; }
 /// An update has the name of its optimizer instead.
 constexpr const char* name(OperatorKind kind) { return rule(kind).name; }
 /// A bias or a residual belongs to a product: it has a price, but no kernel call of its own.
@@ -228,9 +228,9 @@ struct Segment {
   Expr forward_workspace_elements = 0.0;   ///< scratch during forward, beside input, saved, output
   Expr backward_workspace_elements = 0.0;  ///< scratch during backward, beside input, saved, d
                                            ///< output, d input
-  // Of a backward in two parts: the first makes the gradient of its input and those of norms, the
-  // second those of linear layers. The scratch of the first is what its gradients leave of
-  // backward_workspace_elements.
+  // The first part of a split backward makes the gradients of the input and of norms, the second
+  // those of linear layers. The first part's scratch is backward_workspace_elements less
+  // product_grads_elements.
   Expr product_grads_elements = 0.0;  ///< gradients of outputs of products, from first to second
                                       ///< part, where they are not that of the segment's output
   Expr weights_workspace_elements = 0.0;  ///< scratch of the second part

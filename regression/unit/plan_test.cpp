@@ -313,7 +313,7 @@ TEST(PlanCheck, SplitBackwardsHaveAnOrderOfTheirOwn) {
   Plan chunks = two_chunks();
   chunks.order.zero_bubble = chunks.order.run_ahead = 1;
   EXPECT_EQ(test::refusal([&] { check(chunks, small, two_nodes); }),
-            "plan: zero_bubble = 1 has an order of its own: chunks must be 1");
+            "plan: zero_bubble = 1 has an order of its own: virtual_stages must be 1");
   EXPECT_EQ(refused([](Plan& plan) { plan.stages.pop_back(); }),
             "plan: zero_bubble = 1 is for pipelines: a plan of one stage never waits for another");
   const char* const gradients =

@@ -181,7 +181,7 @@ const Analyzer::SplitBackward& Analyzer::split_backward(const plan::Plan& plan, 
   return known->second;
 }
 
-/// Bytes of a stage. If backwards are split, those of a forward are without updates.
+/// Bytes of a stage. If backwards are split, a forward's bytes exclude updates.
 /// @param numbers  the stage's variables
 ChunkBytes Analyzer::chunk_bytes(const plan::Plan& plan, int stage, std::vector<double> numbers) {
   const auto bytes_with = [&](double in_flight) {
@@ -190,7 +190,7 @@ ChunkBytes Analyzer::chunk_bytes(const plan::Plan& plan, int stage, std::vector<
   };
   ChunkBytes bytes = bytes_with(0.0);
   if (!plan.order.splits_backward()) return bytes;
-  // The first microbatch's peak may be its updates', beside which nothing is kept.
+  // Updates may make the first microbatch's peak, when nothing is kept yet.
   bytes.first_forward = bytes.forward;
   constexpr double many = 1000.0;
   bytes.forward = bytes_with(many).forward - many * bytes.kept;

@@ -54,7 +54,7 @@ struct BlockPieces {
   }
 };
 
-/// @return by block, those of the rank's stages, and the token table of a tied head
+/// @return pieces by block: the blocks of the rank's stages, and the token table of a tied head
 std::map<int, BlockPieces> block_pieces(const plan::Plan& plan, const model::Config& model,
                                         const plan::Place& place, const Optimizer& optimizer);
 

@@ -10,7 +10,7 @@
 
 namespace brume::engine {
 
-/// What changes from step to step.
+/// Scalars that change from step to step.
 struct StepScalars {
   float loss_scale = 1.0f;   ///< S / target tokens of the global batch
   kernels::Update update{};  ///< the one that is applied in this step, without UpdateRules

@@ -76,7 +76,7 @@ void check_zero_bubble(const Plan& plan, const model::Config& model) {
     require(holds, Failure::input, "plan: zero_bubble = 1 {}", rule);
   };
   needs(plan.num_stages() > 1, "is for pipelines: a plan of one stage never waits for another");
-  needs(plan.order.chunks == 1, "has an order of its own: chunks must be 1");
+  needs(plan.order.chunks == 1, "has an order of its own: virtual_stages must be 1");
   needs(model.frozen_blocks == 0,
         "is not for models whose first blocks are frozen: their stages have no backward to split");
   for (int i = 0; i < plan.num_stages(); ++i) {

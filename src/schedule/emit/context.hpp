@@ -41,7 +41,7 @@ struct SegmentBytes {
   std::vector<Saved> saved;  ///< those that are not empty
   std::int64_t forward_workspace;
   std::int64_t backward_workspace;
-  // Of a backward in two parts:
+  // Split backwards:
   std::int64_t product_grads;
   std::int64_t weights_workspace;
 
