@@ -55,10 +55,19 @@ std::optional<std::int64_t> take_placed_peaks(analyzer::Prediction& prediction,
   return any ? std::optional(largest) : std::nullopt;
 }
 
+/// Prediction of a plan on its nodes. Without slow pairs these are alike, and a grid has the
+/// formulas, which take long to build.
+analyzer::Prediction prediction(const SearchInput& input, Grid& grid, const plan::Plan& plan) {
+  return input.machine.profile(0).slow_pairs.empty()
+             ? grid.analyzer().analyze(plan)
+             : analyzer::analyze(plan, input.model, input.machine);
+}
+
 /// A plan that was placed, with its prediction and, if there is time, its simulation.
-RankedPlan ranked(const SearchInput& input, const plan::Plan& plan, const Placement& placed) {
+RankedPlan ranked(const SearchInput& input, Grid& grid, const plan::Plan& plan,
+                  const Placement& placed) {
   RankedPlan found{.plan = plan,
-                   .prediction = analyzer::analyze(plan, input.model, input.machine),
+                   .prediction = prediction(input, grid, plan),
                    .simulated_s = std::nullopt,
                    .account = std::nullopt,
                    .placed = placed.groups,
@@ -251,14 +260,14 @@ class BestPlans {
     std::optional<int> misfit;  ///< a stage
   };
 
-  Outcome outcome(const Simulated& one, bool in_full, const Deadline& deadline) const {
+  Outcome outcome(const Simulated& one, Grid& grid, bool in_full, const Deadline& deadline) const {
     const plan::Plan& plan = one.found.candidate.plan;
     try {
       const Placement placement =
           in_full ? place(plan, input_.model, input_.cluster, workers_.threads(), deadline)
                   : sampled(plan, deadline);
       if (placement.misfit) return {std::nullopt, placement.misfit};
-      Outcome found{ranked(input_, plan, placement), std::nullopt};
+      Outcome found{ranked(input_, grid, plan, placement), std::nullopt};
       if (!found.ranked->simulated_s && one.coarse) found.ranked->simulated_s = one.seconds;
       return found;
     } catch (const OutOfTime&) {
@@ -273,16 +282,18 @@ class BestPlans {
     std::ranges::stable_sort(simulated_, {}, &Simulated::seconds);
     std::vector<Outcome> outcomes(std::min(wanted_, simulated_.size()));
     // The first one, whose simulation in full takes one core, runs with the others.
-    parallel_for(outcomes.size(), workers_.threads(), [&](std::size_t i, std::size_t) {
-      outcomes[i] = outcome(simulated_[i], i == 0, input_.deadline);
+    workers_.each(outcomes.size(), [&](std::size_t i, Grid& grid) {
+      outcomes[i] = outcome(simulated_[i], grid, i == 0, input_.deadline);
     });
     if (!outcomes[0].ranked && !outcomes[0].misfit)
-      outcomes[0] = outcome(simulated_[0], false, Deadline());  // it is known to fit
+      outcomes[0] =
+          outcome(simulated_[0], workers_.grid(), false, Deadline());  // it is known to fit
     std::vector<RankedPlan> best;
     double fastest_in_full_s = infinity;
     for (std::size_t i = 0; i < outcomes.size(); ++i) {
       const bool in_full = i == 0 || simulated_[i].seconds < fastest_in_full_s;
-      if (in_full && i > 0) outcomes[i] = outcome(simulated_[i], true, input_.deadline);
+      if (in_full && i > 0)
+        outcomes[i] = outcome(simulated_[i], workers_.grid(), true, input_.deadline);
       if (outcomes[i].misfit) {
         exclude(simulated_[i].found, simulated_[i].orders, *outcomes[i].misfit);
         simulated_.erase(simulated_.begin() + std::ptrdiff_t(i));
@@ -337,7 +348,7 @@ double take_if_faster(const SearchInput& input, WorkerPool& workers, const plan:
   const Placement placement =
       place(plan, input.model, input.cluster, workers.threads(), input.deadline);
   if (placement.misfit) return infinity;
-  RankedPlan found = ranked(input, plan, placement);
+  RankedPlan found = ranked(input, workers.grid(), plan, placement);
   const double before_s = result.best[0].seconds();
   const double found_s = found.seconds();
   if (found_s >= before_s) return found_s;
@@ -412,7 +423,7 @@ Result tune(const model::Config& model, int global_batch, const hardware::Cluste
   if (result.best.empty()) {
     if (may_fit && !searcher.done(infinity)) nothing_found(input, searcher, result.search.refused);
     const auto [plan, placed] = smallest_that_fits(input, workers);
-    result.best.push_back(ranked(input, plan, placed));
+    result.best.push_back(ranked(input, workers.grid(), plan, placed));
     result.search.gap = 1.0;
   }
 
