@@ -1,0 +1,166 @@
+// Plans that differ from a plan in one knob.
+#include "plan/neighbours.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "plan/knobs.hpp"
+#include "planning_samples.hpp"
+
+namespace brume::plan {
+namespace {
+
+/// One node of as many devices as a plan has, with a disk.
+hardware::Cluster cluster_of(const Plan& plan) {
+  return hardware::NodeGroup{.nodes = 1,
+                             .devices_per_node = plan.devices(),
+                             .memory_bytes = std::int64_t{1} << 40,
+                             .host_memory_bytes = std::int64_t{1} << 40,
+                             .disk_bytes = std::int64_t{1} << 40};
+}
+
+/// Two stages with some of everything.
+Plan with_savings() {
+  Plan plan{.global_batch = 32, .microbatches = 4, .stages = {}};
+  for (int i = 0; i < 2; ++i)
+    plan.stages.push_back({.first_layer = 4 * i,
+                           .layers = 4,
+                           .devices_per_node = 8,
+                           .microbatch = 2,
+                           .dp = 4,
+                           .tp = 2,
+                           .zero_level = 1,
+                           .ckpt_layers = 1,
+                           .stored_layers = 1,
+                           .optim_offload_ratio = 0.5,
+                           .act_offload_ratio = 0.5});
+  return plan;
+}
+
+std::vector<Plan> all_of(const Plan& plan, const deck::SearchKeys& keys) {
+  return neighbours(plan, samples::small_model(8), cluster_of(plan), keys);
+}
+
+bool any(const std::vector<Plan>& plans, const auto& holds) {
+  return std::ranges::any_of(plans, holds);
+}
+
+TEST(Neighbours, AreValidAndDiffer) {
+  std::mt19937 random(3);
+  const model::Config model = samples::small_model(8);
+  for (int trial = 0; trial < 40; ++trial) {
+    Plan plan = samples::random_plan(random, 8);
+    plan.order.run_ahead = 1 + trial % 2;
+    const hardware::Cluster cluster = cluster_of(plan);
+    for (const Plan& other : neighbours(plan, model, cluster, {})) {
+      EXPECT_NO_THROW(check(other, model, cluster)) << text(other);
+      EXPECT_FALSE(other == plan) << text(other);
+    }
+  }
+}
+
+// A new knob joins by its row; those that follow from others have none of their own.
+TEST(Neighbours, EachKnobOfTheSearchChanges) {
+  deck::SearchKeys keys;
+  keys.host_update = {0.0, 1.0};
+  const Plan plan = with_savings();
+  const std::vector<Plan> all = all_of(plan, keys);
+  for (const Knob& knob : knobs) {
+    const bool derived = std::holds_alternative<Derived>(knob.member);
+    if (std::holds_alternative<std::monostate>(knob.search) || derived) continue;
+    EXPECT_TRUE(any(all, [&](const Plan& other) {
+      return number(knob, other, 0) != number(knob, plan, 0);
+    })) << knob.name;
+  }
+}
+
+TEST(Neighbours, LackWhatTheSearchForbids) {
+  Plan plan = with_savings();
+  for (Stage& stage : plan.stages) {
+    stage = {.first_layer = stage.first_layer,
+             .layers = 4,
+             .devices_per_node = 8,
+             .microbatch = 2,
+             .dp = 4,
+             .tp = 2};
+  }
+  for (const Knob& knob : knobs) {
+    if (used(knob, plan)) continue;  // as dp is
+    deck::SearchKeys keys;
+    keys.host_update = {0.0, 1.0};
+    forbid(knob, keys);
+    if (std::holds_alternative<std::monostate>(knob.search)) continue;
+    EXPECT_FALSE(any(all_of(plan, keys), [&](const Plan& other) { return used(knob, other); }))
+        << knob.name;
+  }
+}
+
+TEST(Neighbours, KeepToShapesOfTheSearch) {
+  const Plan plan = with_savings();
+  deck::SearchKeys keys;
+  keys.dp = {4};
+  keys.microbatch = {2};
+  for (const Plan& other : all_of(plan, keys))
+    for (const Stage& stage : other.stages) {
+      EXPECT_EQ(stage.dp, 4);
+      EXPECT_EQ(stage.microbatch, 2);
+    }
+}
+
+TEST(Neighbours, PartsFollowTheirShare) {
+  Plan plan = with_savings();
+  for (Stage& stage : plan.stages) stage.host_update_ratio = 0.5;
+  deck::SearchKeys keys;
+  keys.host_update = {0.0, 0.5, 1.0};
+  EXPECT_TRUE(any(all_of(plan, keys), [](const Plan& other) {
+    return other.stages[0].optim_offload_ratio == 1.0 && other.stages[0].host_update_ratio == 1.0;
+  }));
+  EXPECT_TRUE(any(all_of(plan, keys), [](const Plan& other) {
+    return other.stages[0].optim_offload_ratio == 0.5 && other.stages[0].host_update_ratio == 0.25;
+  }));
+}
+
+TEST(Neighbours, VirtualStagesCutTheLayersOfAStage) {
+  Plan plan = with_savings();
+  for (Stage& stage : plan.stages) stage.ckpt_layers = 4, stage.stored_layers = 0;
+  const std::vector<Plan> all = all_of(plan, {});
+  const auto two = std::ranges::find_if(
+      all, [](const Plan& other) { return other.order.chunks == 2 && other.order.run_ahead == 1; });
+  ASSERT_NE(two, all.end());
+  ASSERT_EQ(two->num_stages(), 4);
+  for (const Stage& stage : two->stages) {
+    EXPECT_EQ(stage.layers, 2);
+    EXPECT_EQ(stage.ckpt_layers, 2);
+  }
+  const std::vector<Plan> back = all_of(*two, {});
+  EXPECT_NE(std::ranges::find(back, plan), back.end());
+}
+
+TEST(Neighbours, OneMicrobatchIsLeftOfTwo) {
+  Plan plan = with_savings();
+  plan.global_batch = 16;
+  plan.microbatches = 2;
+  EXPECT_TRUE(any(all_of(plan, {}), [](const Plan& other) {
+    return other.microbatches == 1 && other.stages[0].microbatch == 4;
+  }));
+}
+
+// Many stages have neighbours in proportion.
+TEST(Neighbours, GrowWithTheNumberOfStages) {
+  const auto count = [](int stages) {
+    const model::Config model = samples::small_model(4 * stages);
+    const Plan plan = equal_stages(
+        model, stages, stages,
+        {.devices_per_node = 1, .microbatch = 1, .dp = 1, .tp = 1, .stored_layers = 4});
+    return neighbours(plan, model, cluster_of(plan), {}).size();
+  };
+  EXPECT_LE(count(64), 8 * count(16));
+}
+
+}  // namespace
+}  // namespace brume::plan
