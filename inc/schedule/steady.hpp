@@ -30,10 +30,11 @@ plan::Plan of_microbatches(plan::Plan plan, int microbatches);
 ///
 ///     t(n) = t(m + m/2) + (n - m - m/2) (t(m + m/2) - t(m)) / (m/2)
 ///
-/// @param packings  what is known from other Programs of the plan
+/// @param packings     what is known from other Programs of the plan
+/// @param one_a_stage  one rank of each stage is simulated even of plans with few ranks
 /// @throws OutOfTime when the deadline passes
 double steady_time(const plan::Plan& plan, const model::Config& model,
                    const hardware::Machine& machine, const Deadline& deadline = {}, int threads = 1,
-                   Packings* packings = nullptr);
+                   Packings* packings = nullptr, bool one_a_stage = false);
 
 }  // namespace brume::schedule

@@ -149,7 +149,7 @@ Account account(const plan::Plan& plan, const model::Config& model,
     return all;
   };
   const std::vector<double> all =
-      extrapolated(plan, model, machine, deadline, threads, packings, values);
+      extrapolated(plan, model, machine, deadline, threads, packings, false, values);
   found.iteration_s = all[0];
   for (std::size_t i = 0; i < found.stages.size(); ++i)
     std::copy_n(all.begin() + 1 + std::ptrdiff_t(i) * num_activities, num_activities,

@@ -36,7 +36,8 @@ std::vector<int> ranks_of(const plan::Plan& plan, bool all) {
 
 std::vector<FirstPart> simulate_parts(const std::vector<plan::Plan>& parts,
                                       const model::Config& model, const hardware::Machine& machine,
-                                      const Deadline& deadline, int threads, Packings& packings) {
+                                      const Deadline& deadline, int threads, Packings& packings,
+                                      bool one_a_stage) {
   struct Rank {
     std::size_t part, place;
     int rank;
@@ -44,7 +45,8 @@ std::vector<FirstPart> simulate_parts(const std::vector<plan::Plan>& parts,
   std::vector<Rank> ranks;
   std::vector<FirstPart> simulated(parts.size());
   for (std::size_t part = 0; part < parts.size(); ++part)
-    for (const int rank : ranks_of(parts[part], layer_passes(parts[part], true) <= most_of_part)) {
+    for (const int rank :
+         ranks_of(parts[part], !one_a_stage && layer_passes(parts[part], true) <= most_of_part)) {
       ranks.push_back({part, simulated[part].programs.size(), rank});
       simulated[part].programs.emplace_back();
     }
@@ -106,7 +108,7 @@ plan::Plan of_microbatches(plan::Plan plan, int microbatches) {
 
 std::vector<double> extrapolated(
     const plan::Plan& plan, const model::Config& model, const hardware::Machine& machine,
-    const Deadline& deadline, int threads, Packings& packings,
+    const Deadline& deadline, int threads, Packings& packings, bool one_a_stage,
     const std::function<std::vector<double>(const plan::Plan&, const FirstPart&)>& values) {
   for (int steady = steady_microbatches(plan);; steady *= 2) {
     const int more = steady + steady / 2;
@@ -114,7 +116,7 @@ std::vector<double> extrapolated(
     if (plan.microbatches > more)
       parts = {of_microbatches(plan, more), of_microbatches(plan, steady)};
     const std::vector<FirstPart> simulated =
-        simulate_parts(parts, model, machine, deadline, threads, packings);
+        simulate_parts(parts, model, machine, deadline, threads, packings, one_a_stage);
     if (parts.size() > 1 && !is_steady(simulated[0], simulated[1])) continue;
     std::vector<double> all = values(parts[0], simulated[0]);
     if (parts.size() == 1) return all;
@@ -127,9 +129,10 @@ std::vector<double> extrapolated(
 
 double steady_time(const plan::Plan& plan, const model::Config& model,
                    const hardware::Machine& machine, const Deadline& deadline, int threads,
-                   Packings* packings) {
+                   Packings* packings, bool one_a_stage) {
   Packings own;
   return extrapolated(plan, model, machine, deadline, threads, packings ? *packings : own,
+                      one_a_stage,
                       [](const plan::Plan&, const FirstPart& part) {
                         return std::vector{part.simulation.iteration_s};
                       })

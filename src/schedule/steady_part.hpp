@@ -19,7 +19,7 @@ struct FirstPart {
 /// side.
 std::vector<double> extrapolated(
     const plan::Plan& plan, const model::Config& model, const hardware::Machine& machine,
-    const Deadline& deadline, int threads, Packings& packings,
+    const Deadline& deadline, int threads, Packings& packings, bool one_a_stage,
     const std::function<std::vector<double>(const plan::Plan&, const FirstPart&)>& values);
 
 }  // namespace brume::schedule

@@ -140,7 +140,7 @@ std::vector<Candidate> even_plans(const SearchInput& input, WorkerPool& workers)
     std::vector<Point>& stages = found[order[i]]->stages;
     plan::Plan plan = plan_of(input, searches[order[i]].config(), stages);
     const analyzer::Prediction prediction = grid.analyzer().analyze(plan);
-    if (fitting_share(prediction, input.cluster) >= 1.0)
+    if (fitting_share(plan, prediction, input.cluster) >= 1.0)
       predicted[i] = {std::move(plan), std::move(stages), prediction.iteration_s};
   });
   std::vector<Candidate> candidates;

@@ -23,10 +23,14 @@ SearchInput without_progress(SearchInput input) {
 
 }  // namespace
 
-double fitting_share(const analyzer::Prediction& prediction, const hardware::Cluster& cluster) {
+double fitting_share(const plan::Plan& plan, const analyzer::Prediction& prediction,
+                     const hardware::Cluster& cluster) {
   double share = infinity;
-  for (const analyzer::StagePrediction& stage : prediction.stages)
-    share = std::min(share, double(cluster.groups[0].memory_bytes) / double(stage.peak_bytes()));
+  for (std::size_t i = 0; i < prediction.stages.size(); ++i) {
+    const auto group = std::size_t(cluster.index(plan.stages[i].group));
+    share = std::min(share, double(cluster.groups[group].memory_bytes) /
+                                double(prediction.stages[i].peak_bytes()));
+  }
   return share;
 }
 
@@ -71,8 +75,9 @@ std::optional<Found> OtherOrders::next(double known_s) {
     const std::pair one{kind_of(found->candidate.plan), found->candidate.plan.order.run_ahead};
     if (seen_.contains(one)) continue;
     // The analyzer goes through all passes, which the formulas that found the plan do not.
+    const plan::Plan& plan = found->candidate.plan;
     const double fits =
-        fitting_share(workers_.grid().analyzer().analyze(found->candidate.plan), input_.cluster);
+        fitting_share(plan, workers_.grid().analyzer().analyze(plan), input_.cluster);
     if (fits < 1.0) {
       searcher_.take_less_memory(*found, fits);
       continue;

@@ -13,9 +13,9 @@
 
 namespace brume::tuner {
 
-/// Share of a prediction's memory that the devices have room for; at least 1: it fits. The cluster
-/// has one group.
-double fitting_share(const analyzer::Prediction& prediction, const hardware::Cluster& cluster);
+/// Share of a prediction's memory that the devices have room for; at least 1: it fits.
+double fitting_share(const plan::Plan& plan, const analyzer::Prediction& prediction,
+                     const hardware::Cluster& cluster);
 
 /// Plans of other orders wait less for a pipeline to fill, so their bounds are low and tell hardly
 /// anything, and predictions of chunks are up to a tenth too low where messages count. So nothing

@@ -10,6 +10,7 @@
 #include "base/error.hpp"
 #include "base/parallel.hpp"
 #include "base/units.hpp"
+#include "climb.hpp"
 #include "even_plans.hpp"
 #include "grid.hpp"
 #include "least_work.hpp"
@@ -101,7 +102,10 @@ class BestPlans {
   /// Fastest simulation first.
   std::vector<RankedPlan> collect() {
     std::vector<RankedPlan> best;
-    while (best.empty() && search() > 0) best = placed();
+    while (best.empty() && search() > 0) {
+      climb_from_fastest();
+      best = placed();
+    }
     std::ranges::stable_sort(best, {}, &RankedPlan::seconds);
     if (best.empty()) return best;
     const double bound_s = std::min(searcher_.bound_s(), best[0].seconds());
@@ -177,6 +181,35 @@ class BestPlans {
   } catch (const OutOfTime&) {
   }
 
+  /// The fastest plan of each kind of order, the fastest first.
+  std::vector<plan::Plan> fastest_of_orders() {
+    std::ranges::stable_sort(simulated_, {}, &Simulated::seconds);
+    std::vector<plan::Plan> found;
+    const auto kind = [](const plan::Plan& plan) {
+      return std::pair(plan.order.chunks > 1, plan.order.zero_bubble);
+    };
+    for (const Simulated& one : simulated_)
+      if (const plan::Plan& plan = one.found.candidate.plan;
+          std::ranges::find(found, kind(plan), kind) == found.end())
+        found.push_back(plan);
+    return found;
+  }
+
+  /// Climbs from the fastest plans.
+  void climb_from_fastest() {
+    constexpr double share = 0.4;  // of the time that is left
+    budget_.allow(share * budget_.left_s());
+    const std::vector<plan::Plan> starts = fastest_of_orders();
+    Climb found = climb(input_, workers_, starts, refused_);
+    statistics_.simulated += found.simulated;
+    budget_.allow(budget_.left_s());
+    if (!(found.plan == starts[0])) try {
+        const double predicted_s = workers_.grid().predicted_s(found.plan);
+        take({{std::move(found.plan), {}, predicted_s}, std::nullopt});
+      } catch (const OutOfTime&) {
+      }
+  }
+
   void take_from(OtherOrders& orders) {
     while (const std::optional<Found> found = orders.next(fastest_s_))
       if (!repeats(*found, &orders)) take(*found, &orders);
@@ -222,7 +255,7 @@ class BestPlans {
 
   void exclude(const Found& found, OtherOrders* orders, int stage) {
     ++statistics_.refused;
-    if (!found.search) return;
+    if (!found.search) return refused_.push_back(found.candidate.plan);
     if (orders)
       orders->exclude(found);
     else
@@ -337,6 +370,7 @@ class BestPlans {
   std::map<Shape, double> least_over_predicted_;  ///< least ratio of simulation to prediction
   double fastest_s_ = infinity;                   ///< fastest of simulated_
   bool took_even_plans_ = false;
+  std::vector<plan::Plan> refused_;            ///< plans of no search that do not fit
   std::optional<OtherOrders> like_even_plan_;  ///< cut as the best even plan is
   double search_end_s_ = 0.0;                  ///< end of the search, in the budget's seconds
 };

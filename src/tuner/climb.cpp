@@ -1,0 +1,137 @@
+#include "climb.hpp"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+#include "grid.hpp"
+#include "other_orders.hpp"
+#include "placement.hpp"
+#include "plan/neighbours.hpp"
+#include "schedule/steady.hpp"
+#include "worker_pool.hpp"
+
+namespace brume::tuner {
+namespace {
+
+constexpr double least_step = 0.002;     ///< share of the fastest plan's time
+constexpr double expected_error = 0.01;  ///< of the times that neighbours are expected to take
+constexpr double memory_error = 0.025;   ///< by which plans may take less than predicted
+constexpr int most_simulated = 32;       ///< neighbours of a plan, of its shape and of others each
+
+/// Choices for which plans are predicted with about the same error.
+auto shape(const plan::Plan& plan) {
+  const plan::Stage& first = plan.stages[0];
+  return std::tuple(plan.order, plan.microbatches, first.dp, first.tp, first.microbatch);
+}
+
+class Climber {
+ public:
+  Climber(const SearchInput& input, WorkerPool& workers, const std::vector<plan::Plan>& refused)
+      : input_(input), workers_(workers), refused_(refused) {}
+
+  /// Goes on from a plan while neighbours are faster than all before.
+  void climb_from(plan::Plan plan, Climb& found) {
+    double seconds = simulated_s(plan);
+    fastest_s_ = std::min(fastest_s_, seconds);
+    while (std::optional<plan::Plan> next = step(plan, seconds, found.simulated)) {
+      found.plan = plan = *std::move(next);
+      seconds = fastest_s_;
+    }
+  }
+
+ private:
+  /// A neighbour and the time that is expected of it.
+  struct Neighbour {
+    plan::Plan plan;
+    double expected_s;
+    bool same_shape;
+  };
+
+  /// A plan's time by one rank of each stage, even of few ranks.
+  double simulated_s(const plan::Plan& plan) const {
+    return schedule::steady_time(plan, input_.model, input_.machine, input_.deadline,
+                                 workers_.threads(), input_.packings, true);
+  }
+
+  /// The same of the first microbatches alone.
+  double first_s(const plan::Plan& plan) const {
+    const int steady = schedule::steady_microbatches(plan);
+    return plan.microbatches <= steady ? simulated_s(plan)
+                                       : simulated_s(schedule::of_microbatches(plan, steady));
+  }
+
+  /// Neighbours that may fit and be the fastest plan, by rising expected time. Predictions of plans
+  /// of one shape are off alike.
+  std::vector<Neighbour> promising(const plan::Plan& plan, double plan_s) const {
+    std::vector<plan::Plan> all = plan::neighbours(plan, input_.model, input_.cluster, input_.keys);
+    const analyzer::Prediction own = workers_.grid().analyzer().analyze(plan);
+    const double least_share =
+        std::min(1.0 - memory_error, fitting_share(plan, own, input_.cluster));
+    std::vector<std::optional<Neighbour>> kept(all.size());
+    workers_.each(all.size(), [&](std::size_t i, Grid& grid) {
+      input_.deadline.check();
+      if (input_.conform) all[i] = input_.conform(std::move(all[i]));
+      const analyzer::Prediction prediction = grid.analyzer().analyze(all[i]);
+      if (fitting_share(all[i], prediction, input_.cluster) < least_share) return;
+      const bool same_shape = shape(all[i]) == shape(plan);
+      const double expected_s =
+          prediction.iteration_s * (same_shape ? plan_s / own.iteration_s : 1.0);
+      if (expected_s < fastest_s_ * (1.0 + expected_error))
+        kept[i] = {std::move(all[i]), expected_s, same_shape};
+    });
+    std::vector<Neighbour> found;
+    for (std::optional<Neighbour>& one : kept)
+      if (one) found.push_back(*std::move(one));
+    std::ranges::stable_sort(found, {}, &Neighbour::expected_s);
+    return found;
+  }
+
+  bool fits(const plan::Plan& plan) const {
+    return !sample(plan, input_.model, input_.cluster, workers_.threads(), input_.deadline,
+                   input_.packings, true)
+                .misfit;
+  }
+
+  /// A neighbour that is faster than all plans before, if there is one.
+  std::optional<plan::Plan> step(const plan::Plan& plan, double plan_s, int& simulated) {
+    std::array<int, 2> tried{};  // of its shape, and of others
+    const double own_first_s = first_s(plan);
+    for (Neighbour& other : promising(plan, plan_s)) {
+      if (other.plan == plan || std::ranges::find(refused_, other.plan) != refused_.end()) continue;
+      if (tried[other.same_shape]++ >= most_simulated) continue;
+      ++simulated;
+      // Few of those that are expected to take as long take less.
+      if (other.same_shape && other.expected_s > fastest_s_ * (1.0 - least_step) &&
+          first_s(other.plan) > own_first_s * (1.0 - least_step))
+        continue;
+      const double seconds = simulated_s(other.plan);
+      if (seconds >= fastest_s_ * (1.0 - least_step) || !fits(other.plan)) continue;
+      fastest_s_ = seconds;
+      return std::move(other.plan);
+    }
+    return std::nullopt;
+  }
+
+  const SearchInput& input_;
+  WorkerPool& workers_;
+  const std::vector<plan::Plan>& refused_;
+  double fastest_s_ = infinity;
+};
+
+}  // namespace
+
+Climb climb(const SearchInput& input, WorkerPool& workers, const std::vector<plan::Plan>& starts,
+            const std::vector<plan::Plan>& refused) {
+  Climb found{.plan = starts[0]};
+  try {
+    Climber climber(input, workers, refused);
+    for (const plan::Plan& start : starts) climber.climb_from(start, found);
+  } catch (const OutOfTime&) {
+  }
+  return found;
+}
+
+}  // namespace brume::tuner
