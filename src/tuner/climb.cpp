@@ -16,15 +16,33 @@
 namespace brume::tuner {
 namespace {
 
-constexpr double least_step = 0.002;     ///< share of the fastest plan's time
-constexpr double expected_error = 0.01;  ///< of the times that neighbours are expected to take
-constexpr double memory_error = 0.025;   ///< by which plans may take less than predicted
-constexpr int most_simulated = 32;       ///< neighbours of a plan, of its shape and of others each
+constexpr double least_step = 0.002;    ///< share of the fastest plan's time
+constexpr double memory_error = 0.025;  ///< by which plans may take less than predicted
 
-/// Choices for which plans are predicted with about the same error.
-auto shape(const plan::Plan& plan) {
-  const plan::Stage& first = plan.stages[0];
-  return std::tuple(plan.order, plan.microbatches, first.dp, first.tp, first.microbatch);
+/// Differences of plans whose predictions are off alike.
+enum class Kind { values, layers, shape };
+
+Kind kind(const plan::Plan& a, const plan::Plan& b) {
+  const auto shape = [](const plan::Stage& s) { return std::tuple(s.dp, s.tp, s.microbatch); };
+  if (a.order != b.order || a.microbatches != b.microbatches ||
+      !std::ranges::equal(a.stages, b.stages, {}, shape, shape))
+    return Kind::shape;
+  return std::ranges::equal(a.stages, b.stages, {}, &plan::Stage::layers, &plan::Stage::layers)
+             ? Kind::values
+             : Kind::layers;
+}
+
+/// Neighbours of each kind that are simulated: the longer that takes, the fewer.
+int most_simulated(const plan::Plan& plan, const model::Config& model) {
+  constexpr int passes = 8000, fewest = 8, most = 32;  // passes over layers
+  const int microbatches = std::min(plan.microbatches, schedule::steady_microbatches(plan));
+  return std::clamp(passes / (model.num_layers * microbatches), fewest, most);
+}
+
+/// Share by which a neighbour may take less than expected. Formulas of other orders than 1F1B count
+/// the slowest stage, whose work messages and waits may hide.
+double expected_error(const plan::Plan& plan, Kind kind) {
+  return kind == Kind::layers && !plan.order.is_1f1b() ? 0.2 : 0.01;
 }
 
 class Climber {
@@ -47,7 +65,7 @@ class Climber {
   struct Neighbour {
     plan::Plan plan;
     double expected_s;
-    bool same_shape;
+    Kind kind;
   };
 
   /// A plan's time by one rank of each stage, even of few ranks.
@@ -76,11 +94,11 @@ class Climber {
       if (input_.conform) all[i] = input_.conform(std::move(all[i]));
       const analyzer::Prediction prediction = grid.analyzer().analyze(all[i]);
       if (fitting_share(all[i], prediction, input_.cluster) < least_share) return;
-      const bool same_shape = shape(all[i]) == shape(plan);
+      const Kind kind = tuner::kind(all[i], plan);
       const double expected_s =
-          prediction.iteration_s * (same_shape ? plan_s / own.iteration_s : 1.0);
-      if (expected_s < fastest_s_ * (1.0 + expected_error))
-        kept[i] = {std::move(all[i]), expected_s, same_shape};
+          prediction.iteration_s * (kind == Kind::shape ? 1.0 : plan_s / own.iteration_s);
+      if (expected_s < fastest_s_ * (1.0 + expected_error(plan, kind)))
+        kept[i] = {std::move(all[i]), expected_s, kind};
     });
     std::vector<Neighbour> found;
     for (std::optional<Neighbour>& one : kept)
@@ -97,14 +115,15 @@ class Climber {
 
   /// A neighbour that is faster than all plans before, if there is one.
   std::optional<plan::Plan> step(const plan::Plan& plan, double plan_s, int& simulated) {
-    std::array<int, 2> tried{};  // of its shape, and of others
+    const int most = most_simulated(plan, input_.model);
+    std::array<int, 3> tried{};  // [kind]
     const double own_first_s = first_s(plan);
     for (Neighbour& other : promising(plan, plan_s)) {
       if (other.plan == plan || std::ranges::find(refused_, other.plan) != refused_.end()) continue;
-      if (tried[other.same_shape]++ >= most_simulated) continue;
+      if (tried[std::size_t(other.kind)]++ >= most) continue;
       ++simulated;
       // Few of those that are expected to take as long take less.
-      if (other.same_shape && other.expected_s > fastest_s_ * (1.0 - least_step) &&
+      if (other.kind != Kind::shape && other.expected_s > fastest_s_ * (1.0 - least_step) &&
           first_s(other.plan) > own_first_s * (1.0 - least_step))
         continue;
       const double seconds = simulated_s(other.plan);
