@@ -17,7 +17,7 @@ namespace brume::tuner {
 namespace {
 
 constexpr double least_step = 0.002;    ///< share of the fastest plan's time
-constexpr double memory_error = 0.025;  ///< by which plans may take less than predicted
+constexpr double memory_error = 0.025;  ///< share by which plans may need less memory
 
 /// Differences of plans whose predictions are off alike.
 enum class Kind { values, layers, shape };
