@@ -29,8 +29,8 @@ class Machine {
   int num_groups() const { return int(profiles_.size()); }
   /// The place of a group's name; "" is the only group. @throws Error(input)
   int index(const std::string& group) const;
-  const std::string& name(int group) const { return names_[std::size_t(group)]; }
-  const Profile& profile(int group) const { return profiles_[std::size_t(group)]; }
+  const std::string& name(int group) const { return names_[group]; }
+  const Profile& profile(int group) const { return profiles_[group]; }
   const Profile& profile(const std::string& group) const { return profile(index(group)); }
 
   /// Whichever nodes they are: the links between all of them are alike from here on.
@@ -42,7 +42,7 @@ class Machine {
 
  private:
   const std::optional<Link>& link(int from, int to) const {
-    return links_[std::size_t(from * num_groups() + to)];
+    return links_[from * num_groups() + to];
   }
 
   std::vector<std::string> names_;

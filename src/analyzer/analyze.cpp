@@ -55,7 +55,7 @@ StageExpressions stage_expressions(const model::Config& model, const hardware::M
 StageRole role_of(const plan::Plan& plan, int stage, const model::Config& model,
                   const hardware::Machine& machine) {
   const bool first = stage == 0, last = stage + 1 == plan.num_stages();
-  const auto group = [&](int i) { return machine.index(plan.stages[std::size_t(i)].group); };
+  const auto group = [&](int i) { return machine.index(plan.stages[i].group); };
   const int own = group(stage);
   const plan::BlockRange blocks = plan::block_range(plan, stage);
   const auto times = [&](int rank, int count) {
@@ -71,9 +71,9 @@ StageRole role_of(const plan::Plan& plan, int stage, const model::Config& model,
       .before = first ? own : group(stage - 1),
       .after = last ? own : group(stage + 1),
       .frozen = std::clamp(model.frozen_blocks - blocks.first, 0, blocks.last - blocks.first + 1),
-      .disk = plan::uses_disk(plan.stages[std::size_t(stage)]),
-      .host_update = plan.stages[std::size_t(stage)].host_update_ratio > 0.0,
-      .times = times(plan::first_rank(plan, stage), plan.stages[std::size_t(stage)].devices()),
+      .disk = plan::uses_disk(plan.stages[stage]),
+      .host_update = plan.stages[stage].host_update_ratio > 0.0,
+      .times = times(plan::first_rank(plan, stage), plan.stages[stage].devices()),
       .world_times = times(0, plan.devices())};
 }
 
@@ -168,7 +168,7 @@ Analyzer::RoleTape& Analyzer::tape(const plan::Plan& plan, int stage) {
 }
 
 const Analyzer::SplitBackward& Analyzer::split_backward(const plan::Plan& plan, int stage) {
-  const plan::Stage& s = plan.stages[std::size_t(stage)];
+  const plan::Stage& s = plan.stages[stage];
   const auto [known, fresh] =
       splits_.try_emplace({s.group, s.first_layer, s.layers, s.stored_layers, s.microbatch, s.tp});
   if (fresh) {
@@ -196,7 +196,7 @@ ChunkBytes Analyzer::chunk_bytes(const plan::Plan& plan, int stage, std::vector<
   bytes.forward = bytes_with(many).forward - many * bytes.kept;
   bytes.between_parts = split_backward(plan, stage).between_bytes;
   // At the last layer of a first part, the stage's first one, all others have done theirs.
-  const double others = 1.0 - 1.0 / plan.stages[std::size_t(stage)].layers;
+  const double others = 1.0 - 1.0 / plan.stages[stage].layers;
   bytes.backward += others * (bytes.between_parts - bytes.kept);
   return bytes;
 }
@@ -208,13 +208,13 @@ void Analyzer::set_memory_by_passes(const plan::Plan& plan, int first, Numbers n
   std::vector<ChunkBytes> chunks;
   std::int64_t host_bytes = 0, disk_bytes = 0;
   for (int stage : stages) {
-    chunks.push_back(chunk_bytes(plan, stage, numbers[std::size_t(stage)]));
-    host_bytes += prediction.stages[std::size_t(stage)].host_bytes;
-    disk_bytes += prediction.stages[std::size_t(stage)].disk_bytes;
+    chunks.push_back(chunk_bytes(plan, stage, numbers[stage]));
+    host_bytes += prediction.stages[stage].host_bytes;
+    disk_bytes += prediction.stages[stage].disk_bytes;
   }
   const Peaks peaks = peaks_by_passes(plan, first, chunks);
   for (int stage : stages) {
-    StagePrediction& all = prediction.stages[std::size_t(stage)];
+    StagePrediction& all = prediction.stages[stage];
     all.peak_forward_bytes = std::llround(peaks.forward);
     all.peak_backward_bytes = std::llround(peaks.backward);
     all.host_bytes = host_bytes, all.disk_bytes = disk_bytes;

@@ -210,11 +210,11 @@ std::string explain(const plan::Plan& plan, const model::Config& model,
   for (int i = 0; i < plan.num_stages(); ++i) {
     const StageExpressions stage =
         stage_expressions(model, machine, role_of(plan, i, model, machine));
-    const StagePrediction& predicted = prediction.stages[std::size_t(i)];
-    const std::string& group = plan.stages[std::size_t(i)].group;
+    const StagePrediction& predicted = prediction.stages[i];
+    const std::string& group = plan.stages[i].group;
     text += fmt::format("\nstage {}{}{}\n{}{}{}", i, group.empty() ? "" : " on ", group,
                         term_table(stage, predicted.time, bindings(plan, i)),
-                        memory_line(predicted, cluster.groups[std::size_t(cluster.index(group))]),
+                        memory_line(predicted, cluster.groups[cluster.index(group)]),
                         formulas(stage, bindings(plan, i), plan.microbatches));
   }
   text += fmt::format("\n{}", legend);

@@ -17,7 +17,7 @@ Peaks peaks_by_passes(const plan::Plan& plan, int first, const std::vector<Chunk
     peaks.forward = std::max(peaks.forward, chunk.persistent + chunk.first_forward);
   }
   plan::RankPasses(plan.order, plan.shape(), first).each([&](const plan::Pass& pass) {
-    const ChunkBytes& chunk = chunks[std::size_t(pass.chunk)];
+    const ChunkBytes& chunk = chunks[pass.chunk];
     if (pass.weights) {
       bytes -= chunk.between_parts;
     } else if (pass.forward) {
@@ -45,7 +45,7 @@ void each_segment(const plan::Stage& s, const model::Config& model, const auto& 
 
 SecondPart second_part(const plan::Plan& plan, int stage, const model::Config& model,
                        const hardware::Profile& profile) {
-  const plan::Stage& s = plan.stages[std::size_t(stage)];
+  const plan::Stage& s = plan.stages[stage];
   const auto seconds = [&](model::SegmentKind kind, price::Pass pass) {
     return price::segment_s(model, profile, kind, pass, s.microbatch, s.tp);
   };

@@ -29,13 +29,12 @@ class Traffic {
 
   /// From the i-th rank of the one stage to the j-th of the other.
   void add(int source, int destination, double bytes) {
-    double &sent_s = sent_s_[std::size_t(source)],
-           &received_s = received_s_[std::size_t(destination)];
+    double &sent_s = sent_s_[source], &received_s = received_s_[destination];
     const double seconds = message_s(ends_(source, destination), bytes);
     const double begin_s = std::max(sent_s, received_s);
     sent_s = received_s = begin_s + seconds;
-    sending_[std::size_t(source / from_tp_)].add(begin_s, sent_s);
-    receiving_[std::size_t(destination / to_tp_)].add(begin_s, sent_s);
+    sending_[source / from_tp_].add(begin_s, sent_s);
+    receiving_[destination / to_tp_].add(begin_s, sent_s);
     end_s_ = std::max(end_s_, sent_s);
   }
 
@@ -135,7 +134,7 @@ TiedTimes tied_s(const model::Config& model, const hardware::Machine& machine,
 MessageTimes::Key MessageTimes::key(const plan::Plan& plan, int from, int to) const {
   Key key = plan.node_order;
   for (const int i : {from, to}) {
-    const plan::Stage& stage = plan.stages[std::size_t(i)];
+    const plan::Stage& stage = plan.stages[i];
     key.insert(key.end(), {machine_.index(stage.group), stage.microbatch, stage.dp, stage.tp,
                            plan::first_device(plan, i)});
   }
@@ -145,9 +144,8 @@ MessageTimes::Key MessageTimes::key(const plan::Plan& plan, int from, int to) co
 const MessageTimes::Stream& MessageTimes::stream(const plan::Plan& plan, int from, int to) {
   const auto [known, fresh] = streams_.try_emplace(key(plan, from, to));
   if (fresh) {
-    const Traffic traffic =
-        analyzer::stream(model_, machine_, plan.stages[std::size_t(from)],
-                         plan.stages[std::size_t(to)], ends(plan, machine_, from, to));
+    const Traffic traffic = analyzer::stream(model_, machine_, plan.stages[from], plan.stages[to],
+                                             ends(plan, machine_, from, to));
     known->second = {traffic.seconds(), traffic.sending(), traffic.receiving()};
   }
   return known->second;

@@ -48,7 +48,7 @@ schedule::Pace measured_pace(const report::Run& run) {
                           std::vector<double>& most_s) {
       for (const io::RankTimeline& timeline : timelines) {
         if (timeline.rank >= run.plan.devices()) continue;
-        double& most = most_s[std::size_t(plan::stage_index(run.plan, timeline.rank))];
+        double& most = most_s[plan::stage_index(run.plan, timeline.rank)];
         most = std::max(most, io::busy_s(timeline, channel));
       }
     };
@@ -74,10 +74,10 @@ void place_layers(plan::Plan& plan) {
 void add_moves(const plan::Plan& plan, std::vector<Neighbour>& all) {
   for (int from = 0; from < plan.num_stages(); ++from)
     for (int to = 0; to < plan.num_stages(); ++to) {
-      if (from == to || plan.stages[std::size_t(from)].layers < 2) continue;
+      if (from == to || plan.stages[from].layers < 2) continue;
       Neighbour moved{plan, fmt::format("one layer to stage {}", to), from};
-      --moved.plan.stages[std::size_t(from)].layers;
-      ++moved.plan.stages[std::size_t(to)].layers;
+      --moved.plan.stages[from].layers;
+      ++moved.plan.stages[to].layers;
       place_layers(moved.plan);
       all.push_back(std::move(moved));
     }

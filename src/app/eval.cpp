@@ -88,8 +88,8 @@ class Evaluation {
       for (std::int64_t first = 0; first < count; first += job_.size()) {
         const engine::OwnLoss sum = engine.evaluate_own(*data, first);
         if (first + own >= count) continue;
-        likelihoods[std::size_t(first + own)] = -sum.loss;
-        misses[std::size_t(first + own)] = double(sum.misses);
+        likelihoods[first + own] = -sum.loss;
+        misses[first + own] = double(sum.misses);
       }
     });
     job_.all_reduce(likelihoods, comm::Reduction::sum);

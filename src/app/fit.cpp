@@ -28,14 +28,14 @@ analyzer::Prediction predict(const plan::Plan& plan, const model::Config& model,
   const bool trained_alike = model::trains_layers_alike(model) && model.frozen_blocks == 0;
   const bool by_formula = plan.order.is_1f1b() && (trained_alike || plan.num_stages() == 1);
   const auto is_clear = [&](int stage) {
-    const auto group = std::size_t(cluster.index(plan.stages[std::size_t(stage)].group));
+    const auto group = std::size_t(cluster.index(plan.stages[stage].group));
     const double limit = double(cluster.groups[group].memory_bytes);
-    const double peak = double(prediction.stages[std::size_t(stage)].peak_bytes());
+    const double peak = double(prediction.stages[stage].peak_bytes());
     return std::abs(peak - limit) > formula_error * limit;
   };
   for (int first = 0; first < plan.pipeline_size(); ++first) {
     if (by_formula && is_clear(first)) continue;
-    const plan::Stage& s = plan.stages[std::size_t(first)];
+    const plan::Stage& s = plan.stages[first];
     analyzer::StagePrediction placed{};
     for (int rank :
          {plan::first_rank(plan, first), plan::first_rank(plan, first) + s.devices() - 1}) {
@@ -51,7 +51,7 @@ analyzer::Prediction predict(const plan::Plan& plan, const model::Config& model,
       take(placed.disk_bytes, program.arena_bytes[std::size_t(schedule::Tier::disk)]);
     }
     for (int stage : plan::stages_beside(plan, first)) {
-      analyzer::StagePrediction& all = prediction.stages[std::size_t(stage)];
+      analyzer::StagePrediction& all = prediction.stages[stage];
       placed.time = all.time;
       all = placed;
     }
@@ -63,18 +63,18 @@ std::vector<StageNeed> stage_needs(const plan::Plan& plan, const analyzer::Predi
                                    const hardware::Cluster& cluster) {
   std::vector<StageNeed> needs(std::size_t(plan.pipeline_size()));
   for (const auto& [node, ranks] : plan::ranks_of_nodes(plan, cluster)) {
-    const hardware::NodeGroup& group = cluster.groups[std::size_t(node.group)];
+    const hardware::NodeGroup& group = cluster.groups[node.group];
     std::int64_t host_bytes = 0, disk_bytes = 0;
     std::set<int> stages;
     for (int rank : ranks) {
       const int stage = plan::stage_index(plan, rank);
-      host_bytes += prediction.stages[std::size_t(stage)].host_bytes;
-      disk_bytes += prediction.stages[std::size_t(stage)].disk_bytes;
+      host_bytes += prediction.stages[stage].host_bytes;
+      disk_bytes += prediction.stages[stage].disk_bytes;
       stages.insert(stage);
     }
     for (int stage : stages) {
-      StageNeed& need = needs[std::size_t(stage)];
-      need.device = {prediction.stages[std::size_t(stage)].peak_bytes(), group.memory_bytes};
+      StageNeed& need = needs[stage];
+      need.device = {prediction.stages[stage].peak_bytes(), group.memory_bytes};
       keep_fullest(need.host, host_bytes, group.host_memory_bytes);
       keep_fullest(need.disk, disk_bytes, group.disk_bytes);
     }

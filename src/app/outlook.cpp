@@ -109,7 +109,7 @@ double peak_flops_per_s(const plan::Plan& plan, const model::Config& model,
                         const hardware::Machine& machine) {
   double sum = 0.0;
   for (int i = 0; i < plan.pipeline_size(); ++i) {
-    const plan::Stage& stage = plan.stages[std::size_t(i)];
+    const plan::Stage& stage = plan.stages[i];
     const hardware::Profile& profile = machine.profile(stage.group);
     const double own = model.precision == model::Precision::fp32  ? profile.fp32_flops_per_s
                        : model.precision == model::Precision::fp8 ? profile.fp8_flops_per_s
@@ -176,7 +176,7 @@ std::vector<report::StageBytes> memory_by_kind(const Outlook& outlook, const pla
   for (std::size_t i = 0; i < outlook.account.stages.size(); ++i) {
     const std::string& group = plan.stages[i].group;
     report::StageBytes& stage = stages.emplace_back();
-    stage.limit = double(cluster.groups[std::size_t(cluster.index(group))].memory_bytes);
+    stage.limit = double(cluster.groups[cluster.index(group)].memory_bytes);
     for (const Kind& kind : kinds)
       stage.kinds.push_back({kind.name, double(bytes_of(kind, outlook.account.stages[i]))});
     stage.kinds.push_back({"reserved", double(machine.profile(group).reserved_bytes)});
@@ -216,7 +216,7 @@ nlohmann::json described(const Outlook& outlook, const plan::Plan& plan) {
   for (const schedule::StageAccount& stage : outlook.account.stages) {
     nlohmann::json& of = object["stages"].emplace_back();
     for (int a = 0; a < schedule::num_activities; ++a)
-      of["seconds"][schedule::name(schedule::Activity(a))] = stage.seconds[std::size_t(a)];
+      of["seconds"][schedule::name(schedule::Activity(a))] = stage.seconds[a];
     for (const Kind& kind : kinds) of["device_bytes"][kind.name] = bytes_of(kind, stage);
   }
   return object;

@@ -123,7 +123,7 @@ std::string slowest_pair(const plan::Plan& plan, const Given& given) {
   }
   if (!slowest) return "slowest link between nodes: as fast as most, no slow one is used\n";
   const auto node = [&](int i) {
-    return i < std::ssize(profile.hosts) ? fmt::format("{} ({})", i, profile.hosts[std::size_t(i)])
+    return i < std::ssize(profile.hosts) ? fmt::format("{} ({})", i, profile.hosts[i])
                                          : fmt::format("{}", i);
   };
   return fmt::format(
@@ -236,7 +236,7 @@ report::PlanPage pictured(const Given& given, const tuner::Result& result, const
     const std::vector<io::RankTimeline> all = timelines(programs, simulation);
     page.end_s = simulation.iteration_s;
     for (int stage = 0; stage < best.plan.pipeline_size(); ++stage)
-      page.timelines.push_back(all[std::size_t(plan::first_rank(best.plan, stage))]);
+      page.timelines.push_back(all[plan::first_rank(best.plan, stage)]);
   }
   for (const tuner::RankedPlan& other : result.best)
     page.alternatives.push_back({tuner::summary(other.plan), other.seconds(),

@@ -38,7 +38,7 @@ std::string largest_contributors(const schedule::Program& program) {
   const auto bytes = schedule::live_by_content(program);
   std::vector<std::pair<std::int64_t, schedule::Content>> order;
   for (int content = 0; content < schedule::num_contents; ++content)
-    order.emplace_back(bytes[std::size_t(content)], schedule::Content(content));
+    order.emplace_back(bytes[content], schedule::Content(content));
   std::sort(order.rbegin(), order.rend());
   std::string text;
   for (std::size_t i = 0; i < std::min<std::size_t>(3, order.size()); ++i)
@@ -183,10 +183,9 @@ std::vector<std::int64_t> spare_host_bytes(const std::vector<schedule::Program>&
                                            const hardware::Cluster& cluster) {
   std::vector<std::int64_t> spare(programs.size());
   for (const auto& [node, ranks] : plan::ranks_of_nodes(plan, cluster)) {
-    std::int64_t left = cluster.groups[std::size_t(node.group)].host_memory_bytes;
-    for (int rank : ranks)
-      left -= programs[std::size_t(rank)].arena_bytes[std::size_t(schedule::Tier::host)];
-    for (int rank : ranks) spare[std::size_t(rank)] = left / std::int64_t(ranks.size());
+    std::int64_t left = cluster.groups[node.group].host_memory_bytes;
+    for (int rank : ranks) left -= programs[rank].arena_bytes[std::size_t(schedule::Tier::host)];
+    for (int rank : ranks) spare[rank] = left / std::int64_t(ranks.size());
   }
   return spare;
 }
@@ -194,12 +193,12 @@ std::vector<std::int64_t> spare_host_bytes(const std::vector<schedule::Program>&
 void check_memory(const std::vector<schedule::Program>& programs, const plan::Plan& plan,
                   const hardware::Cluster& cluster) {
   for (const auto& [node, ranks] : plan::ranks_of_nodes(plan, cluster)) {
-    const hardware::NodeGroup& group = cluster.groups[std::size_t(node.group)];
+    const hardware::NodeGroup& group = cluster.groups[node.group];
     const std::string table =
         group.name.empty() ? "cluster." : "group '" + group.name + "' of [[cluster.groups]]: ";
     std::int64_t host_bytes = 0, disk_bytes = 0;
     for (int rank : ranks) {
-      const schedule::Program& program = programs[std::size_t(rank)];
+      const schedule::Program& program = programs[rank];
       const std::int64_t needed = program.arena_bytes[std::size_t(schedule::Tier::device)];
       require(
           needed <= group.memory_bytes, Failure::infeasible,

@@ -113,7 +113,7 @@ Expectation expectation(const Prepared& run, double iteration_s, const io::RankT
       .cores = int(std::thread::hardware_concurrency()),
       .profile = named.empty() ? "measured by " + run.machine->profile(0).origin : named};
   for (int c = 0; c < schedule::num_channels; ++c)
-    expected.busy_s[std::size_t(c)] = io::busy_s(rank_0, schedule::Channel(c));
+    expected.busy_s[c] = io::busy_s(rank_0, schedule::Channel(c));
   return expected;
 }
 

@@ -98,9 +98,7 @@ std::int64_t Saving::copy_that_fits(const HostBytes& bytes) const {
   return 0;
 }
 
-std::int64_t Saving::beside_bytes() const {
-  return library_bytes + copy_bytes_[std::size_t(crew_.rank())];
-}
+std::int64_t Saving::beside_bytes() const { return library_bytes + copy_bytes_[crew_.rank()]; }
 
 void Saving::open(engine::Engine& engine) {
   engine_ = &engine;

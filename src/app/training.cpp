@@ -180,10 +180,8 @@ class Training {
     runtime_.emplace(threads_);
     engine::Settings all = engine_settings(run_.deck, run_.steps, threads_,
                                            device::first_core(ranks, session_.node_rank()));
-    const plan::Stage& stage =
-        run_.plan.stages[std::size_t(plan::stage_index(run_.plan, crew_.rank()))];
-    all.scratch =
-        run_.deck.cluster.all_groups()[std::size_t(run_.cluster.index(stage.group))].scratch;
+    const plan::Stage& stage = run_.plan.stages[plan::stage_index(run_.plan, crew_.rank())];
+    all.scratch = run_.deck.cluster.all_groups()[run_.cluster.index(stage.group)].scratch;
     all.on_task_done = [this] {
       if (watchdog_) watchdog_->beat();
     };

@@ -41,7 +41,7 @@ std::vector<Document> DocumentTable::block(std::int64_t index) const {
   ends_(first, ends);
   if (answers_) answers_(first, answers);
   std::vector<Document> found(size);
-  std::int64_t begin = index == 0 ? 0 : block_ends_[std::size_t(index - 1)];
+  std::int64_t begin = index == 0 ? 0 : block_ends_[index - 1];
   for (std::size_t i = 0; i < size; ++i) {
     found[i] = {begin, answers_ ? answers[i] : begin, ends[i]};
     begin = ends[i];

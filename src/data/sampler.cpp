@@ -131,7 +131,7 @@ class Mixture {
     std::iota(files.begin(), files.end(), std::size_t{0});
     const auto lost = [&](std::size_t file) { return all * shares_[file] - double(samples[file]); };
     std::ranges::stable_sort(files, std::greater(), lost);
-    for (std::int64_t i = 0; i < left; ++i) ++samples[files[std::size_t(i)]];
+    for (std::int64_t i = 0; i < left; ++i) ++samples[files[i]];
     return samples;
   }
 
@@ -191,11 +191,10 @@ void Sampler::sample(std::int64_t index, const Window& window) const {
   std::copy_n(tokens.begin(), length, window.inputs.begin());
   std::fill_n(window.targets.begin(), length, -1);
   for (const Document& part : parts(first, seq_len_, isolated_)) {
-    for (std::int64_t i = part.answer; i < part.end; ++i)
-      window.targets[std::size_t(i - 1)] = tokens[std::size_t(i)];
+    for (std::int64_t i = part.answer; i < part.end; ++i) window.targets[i - 1] = tokens[i];
     const std::int64_t begin = isolated_ ? part.first : 0;
     for (std::int64_t i = part.first; i < std::min(part.end, std::ssize(window.begins)); ++i)
-      window.begins[std::size_t(i)] = std::int32_t(begin);
+      window.begins[i] = std::int32_t(begin);
   }
 }
 

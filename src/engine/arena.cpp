@@ -46,12 +46,12 @@ GuardCheck::GuardCheck(const schedule::Program& program, const Arena& arena)
     if (buffer.persistent)
       device::copy_now(arena.at(buffer) + buffer.bytes, intact.data(), schedule::guard_bytes);
     else if (buffer.first_task >= 0)
-      born_[std::size_t(buffer.first_task)].push_back(schedule::BufferId(id));
+      born_[buffer.first_task].push_back(schedule::BufferId(id));
   }
 }
 
 void GuardCheck::before(int task) const {
-  for (schedule::BufferId id : born_[std::size_t(task)]) {
+  for (schedule::BufferId id : born_[task]) {
     const schedule::Buffer& buffer = program_.buffer(id);
     device::fill(arena_.at(buffer), poison, buffer.bytes);
     device::fill(arena_.at(buffer) + buffer.bytes, guard_pattern, schedule::guard_bytes);

@@ -45,7 +45,7 @@ void BatchReader::drop() {
 }
 
 Batch BatchReader::read(const Asked& asked, const std::stop_token& stop) const {
-  const plan::Stage& stage = plan_.stages[std::size_t(place_.stage)];
+  const plan::Stage& stage = plan_.stages[place_.stage];
   const auto seq_len = std::size_t(model_.seq_len);
   const std::size_t mine = std::size_t(plan_.microbatches * stage.microbatch) * seq_len;
   Batch batch;

@@ -14,14 +14,14 @@ std::map<int, BlockPieces> block_pieces(const plan::Plan& plan, const model::Con
   std::map<int, BlockPieces> blocks;
   for (int block : here) {
     BlockPieces& pieces = blocks[block];
-    pieces.block = all[std::size_t(block)];
+    pieces.block = all[block];
     pieces.layout = plan::layout(pieces.block, place);
     for (const model::Parameter& parameter : pieces.block.parameters)
       pieces.rules.push_back(update_rule(optimizer, parameter));
     pieces.indices.fill(-1);
     for (std::size_t i = 0; i < pieces.layout.pieces.size(); ++i) {
       const model::ParameterId id = pieces.parameter(pieces.layout.pieces[i]).id;
-      pieces.indices[std::size_t(2 * int(id.module) + id.bias)] = int(i);
+      pieces.indices[2 * int(id.module) + id.bias] = int(i);
     }
   }
   return blocks;

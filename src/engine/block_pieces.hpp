@@ -18,12 +18,12 @@ struct BlockPieces {
   std::array<int, 2 * model::num_modules> indices;  ///< pieces by ParameterId; -1: none
 
   const model::Parameter& parameter(const model::Piece& piece) const {
-    return block.parameters[std::size_t(piece.parameter)];
+    return block.parameters[piece.parameter];
   }
   /// @return null if the block has no such parameter
   const model::Piece* find(model::ParameterId id) const {
-    const int index = indices[std::size_t(2 * int(id.module) + id.bias)];
-    return index < 0 ? nullptr : &layout.pieces[std::size_t(index)];
+    const int index = indices[2 * int(id.module) + id.bias];
+    return index < 0 ? nullptr : &layout.pieces[index];
   }
 
   // Views of a parameter in flat weights, or of its gradient in flat gradients; an empty one if

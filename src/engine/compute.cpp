@@ -22,7 +22,7 @@ ComputeOf<Storage>::ComputeOf(const plan::Plan& plan, const model::Config& model
       update_kernels_(optimizer.kernels ? *optimizer.kernels
                                         : kernels::update_kernels(model.optimizer->name)),
       place_(plan::place(plan, rank)),
-      tp_(plan.stages[std::size_t(place_.stage)].tp),
+      tp_(plan.stages[place_.stage].tp),
       tp_rank_(place_.at[model::Axis::tp]),
       blocks_(block_pieces(plan, model, place_, optimizer)),
       segments_(plan, model, place_, blocks_) {
@@ -103,7 +103,7 @@ void ComputeOf<Storage>::optimizer_step(const Operands& o, const StepScalars& st
         const std::int64_t first = std::max({piece.first, grads.first, state.first});
         const std::int64_t end = std::min({piece.first + piece.elements, grads.end, state.end});
         if (first >= end) continue;
-        const UpdateRule& rule = pieces.rules[std::size_t(piece.parameter)];
+        const UpdateRule& rule = pieces.rules[piece.parameter];
         update.lr = step.update.lr * rule.lr_scale;
         update.weight_decay = rule.weight_decay;
         update.t = double(updates_of(pieces.parameter(piece).name, step));

@@ -154,13 +154,13 @@ void Executor::run(const schedule::Program& program, Parts parts, const StepScal
   times_ = times.data();
   std::vector<char> waited_for(program.tasks.size(), 0);
   for (const schedule::Task& task : program.tasks)
-    for (int other : task.waits) waited_for[std::size_t(other)] = 1;
+    for (int other : task.waits) waited_for[other] = 1;
 
   std::vector<device::Event> events(program.tasks.size());
   const auto give = [&](std::size_t id) {
     const schedule::Task& task = program.tasks[id];
     const int channel = int(task.channel);
-    for (int other : task.waits) channels_.wait(channel, events[std::size_t(other)]);
+    for (int other : task.waits) channels_.wait(channel, events[other]);
     const bool works = parts == Parts::both || task.phase == schedule::Phase::both ||
                        (task.phase == schedule::Phase::update) == (parts == Parts::update);
     if (works)

@@ -74,20 +74,19 @@ std::vector<std::vector<int>> alike(const std::vector<std::pair<int, std::string
 std::optional<Difference> compare_replicas(Engine& engine, const plan::Plan& plan,
                                            comm::Communicator& world) {
   const int mine = plan::stage_index(plan, world.rank());
-  const std::string lines = together(copies(engine, plan.stages[std::size_t(mine)]));
+  const std::string lines = together(copies(engine, plan.stages[mine]));
   const auto digest = fmt::format("{:016x}", XXH3_64bits(lines.data(), lines.size()));
   const std::vector<std::string> digests = world.gather(digest);
 
   const auto first_holder = [&](int rank) {
-    const plan::Stage& stage = plan.stages[std::size_t(plan::stage_index(plan, rank))];
+    const plan::Stage& stage = plan.stages[plan::stage_index(plan, rank)];
     return plan::members(plan, rank, holders(stage)).front();
   };
   std::map<int, std::vector<int>> peers;  // by the first one
   for (int rank = 0; rank < world.size(); ++rank) peers[first_holder(rank)].push_back(rank);
   const auto differs = [&](const auto& group) {
-    return std::ranges::any_of(group.second, [&](int rank) {
-      return digests[std::size_t(rank)] != digests[std::size_t(group.second.front())];
-    });
+    return std::ranges::any_of(
+        group.second, [&](int rank) { return digests[rank] != digests[group.second.front()]; });
   };
   const auto group = std::ranges::find_if(peers, differs);
   if (group == peers.end()) return std::nullopt;
@@ -95,7 +94,7 @@ std::optional<Difference> compare_replicas(Engine& engine, const plan::Plan& pla
   const bool concerned = group->first == first_holder(world.rank());
   const std::vector<std::string> all = world.gather(concerned ? lines : std::string());
   std::vector<std::istringstream> of_rank;
-  for (const int rank : group->second) of_rank.emplace_back(all[std::size_t(rank)]);
+  for (const int rank : group->second) of_rank.emplace_back(all[rank]);
   while (true) {
     std::vector<std::pair<int, std::string>> texts;
     for (std::size_t i = 0; i < of_rank.size(); ++i) {

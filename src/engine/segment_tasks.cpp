@@ -53,7 +53,7 @@ SegmentTasks<Storage>::SegmentTasks(const plan::Plan& plan, const model::Config&
       logits_cap_(float(model.logits_cap)),
       rotary_dim_(model.rotary_dim()),
       blocks_(blocks) {
-  const plan::Stage& stage = plan.stages[std::size_t(place.stage)];
+  const plan::Stage& stage = plan.stages[place.stage];
   tp_ = stage.tp;
   tp_rank_ = place.at[model::Axis::tp];
   const model::Cut rows = model::cut(model.vocab_size, tp_, tp_rank_);
@@ -360,13 +360,13 @@ void SegmentTasks<Storage>::forward(const Operands& o, const StepScalars& step) 
   const bool adds =
       kind != SegmentKind::embedding && kind != SegmentKind::head && adds_to(p, TensorId::output);
   ConstMatrix sum = adds ? ConstMatrix(stream(o, Role::input)) : ConstMatrix();
-  const model::Run& run = p.list.forward_runs[std::size_t(o.task.run)];
+  const model::Run& run = p.list.forward_runs[o.task.run];
   for (int i = run.first; i < run.end; ++i) {
     const Operator& op = p.list.op(i);
     if (op.kind == OperatorKind::all_to_all)
       copy<Storage>(tensor(p, op.read), tensor(p, op.written));
     if (model::is_exchange(op.kind)) continue;  // alone
-    if (model::is_epilogue(op.kind) || (!wanted && p.list.for_output[std::size_t(i)])) continue;
+    if (model::is_epilogue(op.kind) || (!wanted && p.list.for_output[i])) continue;
     if (p.gelu_in_product && i == p.list.gelu) continue;
     Call c = call(p, op);
     if (op.kind == OperatorKind::cross_entropy) {
@@ -420,8 +420,8 @@ template <class Storage>
 void SegmentTasks<Storage>::backward(const Operands& o) const {
   const Pass p = pass(o, true);
   const std::vector<model::BackwardCall>& calls = p.list.segment.backward;
-  const model::Run run = makes_input(o) ? p.list.backward_runs[std::size_t(o.task.run)]
-                                        : model::Run{0, int(calls.size())};
+  const model::Run run =
+      makes_input(o) ? p.list.backward_runs[o.task.run] : model::Run{0, int(calls.size())};
   const bool begun =
       std::any_of(calls.begin(), calls.begin() + run.first, [&](const model::BackwardCall& call) {
         return !call.again && p.list.op(call.op).read == TensorId::input;
@@ -432,7 +432,7 @@ void SegmentTasks<Storage>::backward(const Operands& o) const {
   else if (tp_rank_ == 0 && o.task.segment != SegmentKind::head && makes_input(o))
     sum = stream(o, Role::gradient);
   for (int i = run.first; i < run.end; ++i) {
-    const model::BackwardCall& step = calls[std::size_t(i)];
+    const model::BackwardCall& step = calls[i];
     if (!(step.for_weights ? makes_weights(o) : makes_input(o))) continue;
     const Operator& op = p.list.op(step.op);
     if (op.kind == OperatorKind::all_to_all)

@@ -54,7 +54,7 @@ class SegmentTasks {
     device::Memory angles;  ///< table of kernels::rope_forward
 
     const Tensor& tensor(model::TensorId id) const { return tensors[std::size_t(id)]; }
-    const model::Operator& op(int index) const { return segment.operators[std::size_t(index)]; }
+    const model::Operator& op(int index) const { return segment.operators[index]; }
   };
   /// Memory of one task.
   struct Pass {

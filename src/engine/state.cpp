@@ -39,7 +39,7 @@ void add_range(std::vector<Slab>& slabs, const model::Block& block, const model:
   for (const model::Piece& piece : layout.pieces) {
     const std::int64_t begin = std::max(range.first, piece.first);
     const std::int64_t end = std::min(range.first + range.elements, piece.first + piece.elements);
-    const model::Parameter& parameter = block.parameters[std::size_t(piece.parameter)];
+    const model::Parameter& parameter = block.parameters[piece.parameter];
     if (begin >= end) continue;
     const std::int64_t skipped = begin - range.first;
     slabs.push_back({.name = parameter.name,
@@ -80,7 +80,7 @@ void initial_values(const model::Parameter& parameter, const Slab& slab, std::in
     for (std::int64_t i = begin, global = 0; i < end; ++i, ++global) {
       const std::int64_t index = slab.first + first + i;
       if (i == begin || index % row == 0) global = global_index(slab, index);
-      values[std::size_t(i)] = model::initial_value(parameter, global, seed);
+      values[i] = model::initial_value(parameter, global, seed);
     }
   };
   const std::int64_t count = std::ssize(values);
@@ -140,7 +140,7 @@ std::vector<Slab> slabs_of(const schedule::Program& program, const plan::Plan& p
 std::vector<Slab> slabs(const schedule::Program& program, const plan::Plan& plan,
                         const model::Config& model, const Arena* arena) {
   const plan::Place place = plan::place(plan, program.rank);
-  const plan::Stage& stage = plan.stages[std::size_t(place.stage)];
+  const plan::Stage& stage = plan.stages[place.stage];
   std::vector<plan::BlockRange> here;
   for (int index : plan::stages_beside(plan, place.stage))
     here.push_back(plan::block_range(plan, index));
@@ -150,7 +150,7 @@ std::vector<Slab> slabs(const schedule::Program& program, const plan::Plan& plan
   for (const Buffer& buffer : program.buffers) {
     const bool weights = buffer.content == Content::weights;
     if (!buffer.persistent || !(weights || buffer.content == Content::optimizer)) continue;
-    const model::Block& block = blocks[std::size_t(buffer.block)];
+    const model::Block& block = blocks[buffer.block];
     const model::Layout layout = plan::layout(block, place);
     const bool sharded = weights ? shards.weights : shards.optimizer;
     // A tied head has a copy of the table of another stage's embedding.
@@ -161,7 +161,7 @@ std::vector<Slab> slabs(const schedule::Program& program, const plan::Plan& plan
     const model::AxisSet holders =
         sharded ? block.reduction_axes().without(model::Axis::shard) : block.reduction_axes();
     const auto owns = [&](int parameter) {
-      const bool split = block.parameters[std::size_t(parameter)].splits(stage.tp);
+      const bool split = block.parameters[parameter].splits(stage.tp);
       return !copy && (split || place.at[model::Axis::tp] == 0) &&
              (buffer.block + parameter) % place.mesh.size(holders) == place.index(holders);
     };
@@ -172,11 +172,10 @@ std::vector<Slab> slabs(const schedule::Program& program, const plan::Plan& plan
     std::byte* const bytes = on_disk || !arena ? nullptr : arena->at(buffer);
     if (weights && rounds) {
       // What is trained has a master, which a checkpoint holds in its place.
-      add_range(all, block, layout, "weight",
-                {buffer.first_element, elements, nullptr, bytes, model.precision},
-                [&](int parameter) {
-                  return block.parameters[std::size_t(parameter)].frozen && owns(parameter);
-                });
+      add_range(
+          all, block, layout, "weight",
+          {buffer.first_element, elements, nullptr, bytes, model.precision},
+          [&](int parameter) { return block.parameters[parameter].frozen && owns(parameter); });
       continue;
     }
     std::int64_t first_byte = 0;  // of the field
@@ -225,7 +224,7 @@ std::vector<Slab> gradients(const schedule::Program& program, const plan::Plan& 
   std::vector<Slab> all;
   for (const Buffer& buffer : program.buffers) {
     if (!buffer.persistent || buffer.content != Content::grads) continue;
-    const model::Block& block = blocks[std::size_t(buffer.block)];
+    const model::Block& block = blocks[buffer.block];
     add_range(all, block, plan::layout(block, place), "grad",
               {buffer.first_element, buffer.bytes / model::grad_bytes,
                reinterpret_cast<float*>(arena.at(buffer))},

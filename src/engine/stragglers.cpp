@@ -70,9 +70,9 @@ std::vector<Straggler> Stragglers::add(const BusyTimes& busy_s, double iteration
     for (std::size_t c = 0; c < own_channels.size(); ++c) {
       std::vector<double> peers;
       for (int other = 0; other < world.size(); ++other)
-        if (other != rank && stage_of_[std::size_t(other)] == stage_of_[std::size_t(rank)])
+        if (other != rank && stage_of_[other] == stage_of_[rank])
           peers.push_back(typical_s.of(other)[c]);
-      bool& named = named_[std::size_t(rank)][std::size_t(own_channels[c])];
+      bool& named = named_[rank][std::size_t(own_channels[c])];
       if (peers.empty() || named) continue;
       const double peers_s = median(peers), at_least_s = lower_s.of(rank)[c];
       named = at_least_s > excess * peers_s &&

@@ -18,8 +18,7 @@ Interference interference_of(const std::vector<double>& added, const std::string
           num_resources * num_resources, added.size());
   Interference model;
   for (int q = 0; q < num_resources; ++q)
-    for (int j = 0; j < num_resources; ++j)
-      model.added[q][j] = added[std::size_t(q * num_resources + j)];
+    for (int j = 0; j < num_resources; ++j) model.added[q][j] = added[q * num_resources + j];
   return model;
 }
 

@@ -18,7 +18,7 @@ using Matrix = std::array<Vector, num_coefficients>;
 using Errors = std::array<double, num_resources + 1>;
 
 double& coefficient(Interference& model, int k) {
-  return model.added[std::size_t(k / num_resources)][std::size_t(k % num_resources)];
+  return model.added[k / num_resources][k % num_resources];
 }
 
 /// Whether both resources of coefficient k are there.
@@ -90,7 +90,7 @@ void hold_at_bounds(Slope& slope, Interference model) {
     if (!held) continue;
     slope.gradient[k] = 0.0;
     for (int l = 0; l < num_coefficients; ++l)
-      slope.curvature[std::size_t(std::max(k, l))][std::size_t(std::min(k, l))] = 0.0;
+      slope.curvature[std::max(k, l)][std::min(k, l)] = 0.0;
   }
 }
 

@@ -69,7 +69,7 @@ double Machine::crossing_s(int from, int to, double bytes) const {
 
 Cluster usable(Cluster cluster, const Machine& machine) {
   for (int g = 0; g < cluster.num_groups(); ++g) {
-    NodeGroup& group = cluster.groups[std::size_t(g)];
+    NodeGroup& group = cluster.groups[g];
     const std::int64_t reserved = machine.profile(g).reserved_bytes;
     require(reserved < group.memory_bytes, Failure::infeasible,
             "memory_gib gives a device {}, of which libraries and the driver take {}",

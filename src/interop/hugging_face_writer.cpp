@@ -172,7 +172,7 @@ void HuggingFaceWriter::Impl::write_transposed(TensorWriter& file, const Placed&
     for (std::int64_t band = 0; band < count; band += tile)
       for (std::int64_t row = 0; row < rows; ++row)
         for (std::int64_t i = band; i < std::min(band + tile, count); ++i)
-          turned[std::size_t(i * rows + row)] = values[std::size_t(row * count + i)];
+          turned[i * rows + row] = values[row * count + i];
     file.write(turned);
   }
 }
@@ -196,7 +196,7 @@ HuggingFaceWriter::~HuggingFaceWriter() = default;
 int HuggingFaceWriter::num_files() const { return int(impl_->files.size()); }
 
 void HuggingFaceWriter::write_file(int number, const FillSlabs& fill) const {
-  const std::vector<NewTensor>& tensors = impl_->files[std::size_t(number)];
+  const std::vector<NewTensor>& tensors = impl_->files[number];
   TensorWriter file(impl_->directory / impl_->file_name(std::size_t(number)), tensors);
   // A header has its names in order, but says itself where values lie.
   for (const NewTensor& tensor : tensors) impl_->write(file, tensor, fill);

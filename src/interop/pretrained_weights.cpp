@@ -292,7 +292,7 @@ void PretrainedWeights::Impl::read_transposed(const RowRun& run, std::int64_t st
            std::span(lines).subspan(std::size_t(i * run.count), std::size_t(run.count)));
     for (std::int64_t row = 0; row < run.count; ++row)
       for (std::int64_t i = 0; i < count; ++i)
-        values[std::size_t(row * columns + first + i)] = lines[std::size_t(i * run.count + row)];
+        values[row * columns + first + i] = lines[i * run.count + row];
   }
 }
 

@@ -95,7 +95,7 @@ CheckpointInfo open_checkpoint(comm::Communicator& world, const std::filesystem:
   comm::together(world, [&] {
     const Manifest manifest = parse_manifest(text, checkpoint);
     for (int rank = world.rank(); rank < manifest.info.ranks; rank += world.size())
-      verify_file(checkpoint, rank, manifest.files[std::size_t(rank)]);
+      verify_file(checkpoint, rank, manifest.files[rank]);
     info = manifest.info;
   });
   return info;

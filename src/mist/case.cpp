@@ -87,7 +87,7 @@ Hardware hardware_of(const hardware::Profile& profile, const hardware::Cluster& 
   for (const hardware::TransferRow& row : profile.transfers) {
     const int nodes = measured_row(row.nodes), ranks = measured_row(row.ranks_per_node);
     if (row.kind != "collective" || nodes < 0 || ranks < 0) continue;
-    mist.links[std::size_t(nodes)][std::size_t(ranks)] = {row.gib_per_s, row.latency_s};
+    mist.links[nodes][ranks] = {row.gib_per_s, row.latency_s};
     measured = true;
   }
   require(measured, Failure::input,

@@ -127,7 +127,7 @@ void Collector::add(int strategy, const StageTime& time, const StageMemory& memo
     const Time at = time.at(layers, recomputed, role.place);
     const double least_s = shape_.mist.microbatches * at.stable_s + at.delta_s;
     if (at.stable_s > slowest_s_ || least_s > cutoff_s_) return;
-    candidates_[r][std::size_t(layers - shape_.least_layers)].push_back(
+    candidates_[r][layers - shape_.least_layers].push_back(
         {{at.stable_s, at.delta_s, strategy, recomputed}, in_flight});
   };
   const int of_all = earlier(memory, layers, layers, role);
@@ -170,7 +170,7 @@ Fronts Collector::fronts(Search& search) {
   Fronts fronts(std::size_t(shape_.num_stages));
   for (int stage = 0; stage < shape_.num_stages; ++stage)
     for (const auto& of_layers : candidates_[role_of(stage, shape_.num_stages)])
-      fronts[std::size_t(stage)].push_back(front(of_layers, shape_.num_stages - 1 - stage));
+      fronts[stage].push_back(front(of_layers, shape_.num_stages - 1 - stage));
   return fronts;
 }
 

@@ -30,7 +30,7 @@ class Step {
     const std::size_t hidden = first_hidden(a_s);
     const double least_s = after(a_s);
     if (hidden < size_ && a_s + front_[hidden].stable_s <= least_s) return front_[hidden];
-    return front_[std::size_t(std::ranges::find(through_, least_s) - through_.begin())];
+    return front_[std::ranges::find(through_, least_s) - through_.begin()];
   }
 
  private:
@@ -76,7 +76,7 @@ class Recursion {
     double filled_s;
   };
 
-  double threshold(std::ptrdiff_t i) const { return thresholds_[std::size_t(i)]; }
+  double threshold(std::ptrdiff_t i) const { return thresholds_[i]; }
   double run(double slowest_s);
   void run_stage(std::size_t stage, double slowest_s);
   void keep();

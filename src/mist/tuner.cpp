@@ -68,7 +68,7 @@ Case plan_of(const Best& best) {
     Stage stage = best.shape->stage;
     stage.layers = best.choice.layers[i];
     stage.recomputed = best.choice.stages[i].recomputed;
-    stage.strategy = best.strategies[std::size_t(best.choice.stages[i].strategy)];
+    stage.strategy = best.strategies[best.choice.stages[i].strategy];
     plan.stages.push_back(stage);
   }
   return plan;

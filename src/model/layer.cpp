@@ -79,7 +79,7 @@ class Derivation {
   bool of_layer() const {
     return s_.kind != SegmentKind::embedding && s_.kind != SegmentKind::head;
   }
-  const Operator& op(int index) const { return s_.operators[std::size_t(index)]; }
+  const Operator& op(int index) const { return s_.operators[index]; }
   bool is_cheap(TensorId id) const;
   bool in_forward_scratch(TensorId id) const;
   std::vector<TensorId> needed_by(const Operator& op) const;
@@ -309,14 +309,12 @@ std::vector<Run> runs(int count, int tp, const KindAt& kind_at) {
 }  // namespace
 
 std::vector<Run> forward_runs(const Segment& segment, int tp) {
-  return runs(int(segment.operators.size()), tp,
-              [&](int i) { return segment.operators[std::size_t(i)].kind; });
+  return runs(int(segment.operators.size()), tp, [&](int i) { return segment.operators[i].kind; });
 }
 
 std::vector<Run> backward_runs(const Segment& segment, int tp) {
-  return runs(int(segment.backward.size()), tp, [&](int i) {
-    return segment.operators[std::size_t(segment.backward[std::size_t(i)].op)].kind;
-  });
+  return runs(int(segment.backward.size()), tp,
+              [&](int i) { return segment.operators[segment.backward[i].op].kind; });
 }
 
 void derive(Segment& segment) {

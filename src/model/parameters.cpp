@@ -133,7 +133,7 @@ Expr aligned(const Expr& elements) {
 
 /// Elements of the largest piece that tp cuts off.
 Expr local_elements(const Parameter& parameter) {
-  const double extent = double(parameter.shape[std::size_t(parameter.split_dim)]);
+  const double extent = double(parameter.shape[parameter.split_dim]);
   return ceil(extent / Expr::variable("tp")) * (double(parameter.elements()) / extent);
 }
 
@@ -221,7 +221,7 @@ Layout layout(const Block& block, int tp, int tp_rank, int shards) {
 
 const Piece& Layout::piece(const Block& block, std::string_view suffix) const {
   for (const Piece& piece : pieces)
-    if (block.parameters[std::size_t(piece.parameter)].name.ends_with(suffix)) return piece;
+    if (block.parameters[piece.parameter].name.ends_with(suffix)) return piece;
   throw Error(Failure::bug, "block {} has no parameter '{}'", block.name, suffix);
 }
 

@@ -17,7 +17,7 @@ namespace {
 void check_layers(const Plan& plan, const model::Config& model) {
   int next = 0;
   for (int i = 0; i < plan.num_stages(); ++i) {
-    const Stage& s = plan.stages[std::size_t(i)];
+    const Stage& s = plan.stages[i];
     stage_needs(s.layers <= model.num_layers - next, i,
                 "layers must be from 1 to the {} that are left, found {}", model.num_layers - next,
                 s.layers);
@@ -32,7 +32,7 @@ void check_layers(const Plan& plan, const model::Config& model) {
 
 int group_of(const Plan& plan, int stage, const hardware::Cluster& cluster) {
   try {
-    return cluster.index(plan.stages[std::size_t(stage)].group);
+    return cluster.index(plan.stages[stage].group);
   } catch (const Error& error) {
     throw Error(Failure::input, "plan: stage {}: group: {}", stage, error.what());
   }
@@ -40,7 +40,7 @@ int group_of(const Plan& plan, int stage, const hardware::Cluster& cluster) {
 
 /// A mesh lies within one node of its group, or on whole ones.
 void check_mesh(const Plan& plan, int i, const hardware::NodeGroup& group) {
-  const Stage& s = plan.stages[std::size_t(i)];
+  const Stage& s = plan.stages[i];
   const int first = first_device(plan, i);
   // In 64 bits: a hand-written plan may hold any ints.
   const std::int64_t devices = std::int64_t{s.dp} * s.tp;
@@ -70,7 +70,7 @@ void check_mesh(const Plan& plan, int i, const hardware::NodeGroup& group) {
 void check_meshes(const Plan& plan, const hardware::Cluster& cluster) {
   std::vector<int> used(cluster.groups.size(), 0);
   for (int i = 0; i < plan.pipeline_size(); ++i) {
-    const Stage& s = plan.stages[std::size_t(i)];
+    const Stage& s = plan.stages[i];
     const auto group = std::size_t(group_of(plan, i, cluster));
     check_mesh(plan, i, cluster.groups[group]);
     used[group] += s.devices();
@@ -106,7 +106,7 @@ void check_node_order(const Plan& plan, const hardware::Cluster& cluster) {
 /// Replicas lie alike on their nodes, several on each or each on several.
 void check_replicas(const Plan& plan) {
   for (int i = 0; i < plan.num_stages(); ++i) {
-    const Stage& s = plan.stages[std::size_t(i)];
+    const Stage& s = plan.stages[i];
     if (s.replicas == 1) continue;
     stage_needs(s.zero_level > 0, i, "replicas must be 1 where zero_level = 0 shards nothing");
     stage_needs(s.dp % s.replicas == 0 && s.dp > s.replicas, i,
@@ -122,7 +122,7 @@ void check_replicas(const Plan& plan) {
 
 void check_split(const Plan& plan, const model::Config& model) {
   for (int i = 0; i < plan.num_stages(); ++i) {
-    const Stage& s = plan.stages[std::size_t(i)];
+    const Stage& s = plan.stages[i];
     stage_needs(s.ckpt_layers <= s.layers, i,
                 "full_recompute_layers must be from 0 to its {} layers, found {}", s.layers,
                 s.ckpt_layers);
@@ -152,7 +152,7 @@ void check_split(const Plan& plan, const model::Config& model) {
 void check_optimizer(const Plan& plan, const model::Config& model) {
   if (model.optimizer->unit == model::UpdateUnit::element) return;
   for (int i = 0; i < plan.num_stages(); ++i) {
-    const Stage& s = plan.stages[std::size_t(i)];
+    const Stage& s = plan.stages[i];
     stage_needs(s.tp == 1 && !sharded(s).optimizer && s.grad_offload_ratio == 0.0 &&
                     s.optim_offload_ratio == 0.0,
                 i,
@@ -165,7 +165,7 @@ void check_optimizer(const Plan& plan, const model::Config& model) {
 /// The first stage adds up the gradient of the token table.
 void check_embedding(const Plan& plan, const model::Config& model,
                      const hardware::Cluster& cluster) {
-  const hardware::NodeGroup& group = cluster.groups[std::size_t(group_of(plan, 0, cluster))];
+  const hardware::NodeGroup& group = cluster.groups[group_of(plan, 0, cluster)];
   if (!group.on_device || !model.trains_table()) return;
   const int sequences = plan.stages[0].microbatch;
   stage_needs(std::int64_t{sequences} * model.seq_len <= device_limits::sorted_tokens, 0,

@@ -111,7 +111,7 @@ int stage_in_flight(const Plan& plan, int stage) {
 int num_stages(const Plan& plan, int) { return plan.pipeline_size(); }
 
 int differs_from_first(const Plan& plan, int stage) {
-  const Stage &first = plan.stages[0], &s = plan.stages[std::size_t(stage)];
+  const Stage &first = plan.stages[0], &s = plan.stages[stage];
   return s.group.empty() &&
          (s.dp != first.dp || s.tp != first.tp || s.microbatch != first.microbatch);
 }
@@ -132,13 +132,12 @@ std::string symbols(bool on_disk) {
 }
 
 double number(const Knob& knob, const Plan& plan, int stage) {
-  return std::visit(
-      Overloaded{[](std::string Stage::*) { return 0.0; },
-                 [&](int Plan::*member) { return double(plan.*member); },
-                 [&](int Order::*member) { return double(plan.order.*member); },
-                 [&](Derived of) { return double(of(plan, stage)); },
-                 [&](auto member) { return double(plan.stages[std::size_t(stage)].*member); }},
-      knob.member);
+  return std::visit(Overloaded{[](std::string Stage::*) { return 0.0; },
+                               [&](int Plan::*member) { return double(plan.*member); },
+                               [&](int Order::*member) { return double(plan.order.*member); },
+                               [&](Derived of) { return double(of(plan, stage)); },
+                               [&](auto member) { return double(plan.stages[stage].*member); }},
+                    knob.member);
 }
 
 deck::Schema<Stage> stage_schema(Knobs rows) { return schema<Stage>(rows); }
@@ -167,7 +166,7 @@ void check_ranges(const Plan& plan, Knobs rows) {
   for_members<Plan>(rows, check(plan));
   for_members<Order>(rows, check(plan.order));
   for (int i = 0; i < plan.num_stages(); ++i) {
-    const Stage& stage = plan.stages[std::size_t(i)];
+    const Stage& stage = plan.stages[i];
     for_members<Stage>(rows, [&](const Knob& knob, auto member) {
       if constexpr (requires { double(stage.*member); }) {
         const std::string what = stage_refusal(knob, stage, stage.*member, rows);

@@ -28,8 +28,7 @@ std::vector<Message> in_turns(std::vector<Message> messages, const Stage& from, 
       receives(std::size_t(to.devices()));
   std::vector<std::pair<std::size_t, Message>> turns;
   for (const Message& message : messages) {
-    auto &sending = sends[std::size_t(message.source)],
-         &receiving = receives[std::size_t(message.destination)];
+    auto &sending = sends[message.source], &receiving = receives[message.destination];
     std::size_t turn = 0;
     const auto taken = [&](const std::vector<char>& by) { return turn < by.size() && by[turn]; };
     while (taken(sending) || taken(receiving)) ++turn;
@@ -109,9 +108,7 @@ TiedGradients tied_gradients(const Stage& first, const Stage& last, int vocab_si
 }
 
 std::vector<Message> stream_messages(const Plan& plan, int from, int to, int seq_len) {
-  return in_job(
-      plan, from, to,
-      stream_messages(plan.stages[std::size_t(from)], plan.stages[std::size_t(to)], seq_len));
+  return in_job(plan, from, to, stream_messages(plan.stages[from], plan.stages[to], seq_len));
 }
 
 std::vector<Message> tied_weight_messages(const Plan& plan, int vocab_size) {

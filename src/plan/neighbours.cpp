@@ -45,7 +45,7 @@ class Neighbours {
 
  private:
   const std::vector<StageShape>& shapes(const Stage& stage) const {
-    return shapes_[std::size_t(cluster_.index(stage.group))];
+    return shapes_[cluster_.index(stage.group)];
   }
 
   bool is_valid(const Plan& plan) const try {
@@ -128,10 +128,10 @@ class Neighbours {
   }
 
   Stage chunk_of(int first_stage, int chunk, int chunks) const {
-    Stage whole = plan_.stages[std::size_t(first_stage)];
+    Stage whole = plan_.stages[first_stage];
     for (const int i : stages_beside(plan_, first_stage)) {
       if (i == first_stage) continue;
-      const Stage& stage = plan_.stages[std::size_t(i)];
+      const Stage& stage = plan_.stages[i];
       whole.layers += stage.layers;
       whole.ckpt_layers += stage.ckpt_layers;
       whole.stored_layers += stage.stored_layers;

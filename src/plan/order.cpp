@@ -62,7 +62,7 @@ void check_chunks(const Plan& plan, const model::Config& model) {
   };
   for (int i = plan.pipeline_size(); i < plan.num_stages(); ++i) {
     const int first = i % plan.pipeline_size();
-    stage_needs(cut(plan.stages[std::size_t(i)]) == cut(plan.stages[std::size_t(first)]), i,
+    stage_needs(cut(plan.stages[i]) == cut(plan.stages[first]), i,
                 "it lies on the devices of stage {}, so nodes, devices_per_node, microbatch, dp, "
                 "tp, zero_level, replicas and group must be those of stage {}",
                 first, first);
@@ -80,7 +80,7 @@ void check_zero_bubble(const Plan& plan, const model::Config& model) {
   needs(model.frozen_blocks == 0,
         "is not for models whose first blocks are frozen: their stages have no backward to split");
   for (int i = 0; i < plan.num_stages(); ++i) {
-    const Stage& s = plan.stages[std::size_t(i)];
+    const Stage& s = plan.stages[i];
     // A microbatch's gradients in a buffer of their own would be in use until its second part.
     stage_needs(!sharded(s).grads && s.grad_offload_ratio == 0.0, i,
                 "zero_bubble = 1 adds up gradients where they are kept, so zero_level must be 0 or "

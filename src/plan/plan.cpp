@@ -28,7 +28,7 @@ bool uses_disk(const Stage& stage) {
 
 int Plan::devices() const {
   int sum = 0;
-  for (int i = 0; i < pipeline_size(); ++i) sum += stages[std::size_t(i)].devices();
+  for (int i = 0; i < pipeline_size(); ++i) sum += stages[i].devices();
   return sum;
 }
 
@@ -47,7 +47,7 @@ std::string table(const Plan& plan, std::size_t columns) {
   if (on_disk) header.push_back("on disk " + symbols(true));
   Table table(header);
   for (int i = 0; i < plan.num_stages(); ++i) {
-    const Stage& s = plan.stages[std::size_t(i)];
+    const Stage& s = plan.stages[i];
     std::vector<std::string> row{fmt::format("{}", i),
                                  fmt::format("{}-{}", s.first_layer, s.first_layer + s.layers - 1)};
     if (grouped) row.push_back(s.group);
@@ -69,7 +69,7 @@ Mesh<int> mesh(const Stage& stage) { return stage_mesh(stage.dp, stage.tp, stage
 int stage_index(const Plan& plan, int rank) {
   int end = 0;
   for (int i = 0; i < plan.pipeline_size(); ++i) {
-    end += plan.stages[std::size_t(i)].devices();
+    end += plan.stages[i].devices();
     if (0 <= rank && rank < end) return i;
   }
   throw Error(Failure::bug, "rank {} is not one of the plan's {}", rank, plan.devices());
@@ -77,14 +77,13 @@ int stage_index(const Plan& plan, int rank) {
 
 int first_rank(const Plan& plan, int stage) {
   int first = 0;
-  for (int i = 0; i < stage % plan.pipeline_size(); ++i)
-    first += plan.stages[std::size_t(i)].devices();
+  for (int i = 0; i < stage % plan.pipeline_size(); ++i) first += plan.stages[i].devices();
   return first;
 }
 
 Place place(const Plan& plan, int rank) {
   const int stage = stage_index(plan, rank);
-  const Mesh<int> mesh = plan::mesh(plan.stages[std::size_t(stage)]);
+  const Mesh<int> mesh = plan::mesh(plan.stages[stage]);
   return {stage, mesh, coordinates(mesh, rank - first_rank(plan, stage))};
 }
 
@@ -116,14 +115,14 @@ std::vector<int> stages_beside(const Plan& plan, int first) {
 int first_device(const Plan& plan, int stage) {
   int first = 0;
   for (int i = 0; i < stage % plan.pipeline_size(); ++i) {
-    const Stage& earlier = plan.stages[std::size_t(i)];
-    if (earlier.group == plan.stages[std::size_t(stage)].group) first += earlier.devices();
+    const Stage& earlier = plan.stages[i];
+    if (earlier.group == plan.stages[stage].group) first += earlier.devices();
   }
   return first;
 }
 
 int node_at(const Plan& plan, int place) {
-  return place < std::ssize(plan.node_order) ? plan.node_order[std::size_t(place)] : place;
+  return place < std::ssize(plan.node_order) ? plan.node_order[place] : place;
 }
 
 std::map<Node, std::vector<int>> ranks_of_nodes(const Plan& plan,
@@ -131,9 +130,9 @@ std::map<Node, std::vector<int>> ranks_of_nodes(const Plan& plan,
   std::map<Node, std::vector<int>> nodes;
   int rank = 0;
   for (int i = 0; i < plan.pipeline_size(); ++i) {
-    const Stage& stage = plan.stages[std::size_t(i)];
+    const Stage& stage = plan.stages[i];
     const int group = cluster.index(stage.group), first = first_device(plan, i);
-    const int per_node = cluster.groups[std::size_t(group)].devices_per_node;
+    const int per_node = cluster.groups[group].devices_per_node;
     for (int d = 0; d < stage.devices(); ++d)
       nodes[{group, node_at(plan, (first + d) / per_node)}].push_back(rank++);
   }
@@ -142,11 +141,11 @@ std::map<Node, std::vector<int>> ranks_of_nodes(const Plan& plan,
 
 int job_rank(const Plan& plan, const hardware::Cluster& cluster, int rank) {
   const int stage = stage_index(plan, rank);
-  const int group = cluster.index(plan.stages[std::size_t(stage)].group);
+  const int group = cluster.index(plan.stages[stage].group);
   const int device = first_device(plan, stage) + rank - first_rank(plan, stage);
-  const int per_node = cluster.groups[std::size_t(group)].devices_per_node;
+  const int per_node = cluster.groups[group].devices_per_node;
   int job_rank = node_at(plan, device / per_node) * per_node + device % per_node;
-  for (int i = 0; i < group; ++i) job_rank += cluster.groups[std::size_t(i)].devices();
+  for (int i = 0; i < group; ++i) job_rank += cluster.groups[i].devices();
   return job_rank;
 }
 
@@ -164,7 +163,7 @@ Plan equal_stages(const model::Config& model, int global_batch, int num_stages, 
 }
 
 BlockRange block_range(const Plan& plan, int stage) {
-  const Stage& s = plan.stages[std::size_t(stage)];
+  const Stage& s = plan.stages[stage];
   const bool last = stage + 1 == plan.num_stages();
   // Layer k is block k + 1; the embedding goes with the first stage, the head with the last.
   return {.first = stage == 0 ? 0 : s.first_layer + 1,

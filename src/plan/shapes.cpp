@@ -53,7 +53,7 @@ bool may_hold(int num_stages, int devices, const hardware::Cluster& cluster,
 std::vector<StageShape> stage_shapes(const model::Config& model, int global_batch,
                                      const hardware::Cluster& cluster, int group,
                                      const deck::SearchKeys& search) {
-  const hardware::NodeGroup& nodes = cluster.groups[std::size_t(group)];
+  const hardware::NodeGroup& nodes = cluster.groups[group];
   std::vector<StageShape> found;
   for (int tp = 1; tp <= nodes.devices(); ++tp) {
     if (!allows_tp(search, tp, nodes.devices_per_node)) continue;

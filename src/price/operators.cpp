@@ -124,8 +124,7 @@ bool in_run(const model::Segment& segment, Pass pass, const model::Run& run, int
   if (pass == Pass::forward || pass == Pass::recompute) return run.first <= op && op < run.end;
   const auto& operators = segment.operators;
   const auto call = std::ranges::find_if(segment.backward, [&](const model::BackwardCall& one) {
-    return !one.again &&
-           operators[std::size_t(one.op)].written == operators[std::size_t(op)].written;
+    return !one.again && operators[one.op].written == operators[op].written;
   });
   const auto index = int(call - segment.backward.begin());
   return run.first <= index && index < run.end;
@@ -146,7 +145,7 @@ double segment_s(const model::Config& model, const hardware::Profile& profile,
                          kind == model::segment_kinds(model, model::BlockKind::layer).back();
   double sum_s = 0.0;
   for (int i = 0; i < int(segment.operators.size()); ++i) {
-    const model::Operator& op = segment.operators[std::size_t(i)];
+    const model::Operator& op = segment.operators[i];
     if (no_output && op.output_only) continue;
     if (run != all_runs && !in_run(segment, pass, runs.at(std::size_t(run)), i)) continue;
     sum_s += operator_s(model, profile, op, pass, values);

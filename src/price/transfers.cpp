@@ -73,7 +73,7 @@ Ranks world_ranks(const hardware::Profile& profile, int devices) {
 
 plan::Node node_of(const plan::Plan& plan, const hardware::Machine& machine, int rank) {
   const int stage = plan::stage_index(plan, rank);
-  const int group = machine.index(plan.stages[std::size_t(stage)].group);
+  const int group = machine.index(plan.stages[stage].group);
   const int device = plan::first_device(plan, stage) + rank - plan::first_rank(plan, stage);
   return {group, plan::node_at(plan, device / machine.profile(group).key.ranks_per_node)};
 }

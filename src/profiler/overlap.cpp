@@ -27,7 +27,7 @@ class Streams {
  public:
   Streams(Bench& bench, const Loads& loads);
 
-  bool has(int resource) const { return tasks_[std::size_t(resource)] != nullptr; }
+  bool has(int resource) const { return tasks_[resource] != nullptr; }
 
   /// Starts so many tasks of each resource at once.
   /// @return  [s] until each was done on all ranks; 0 for those without tasks

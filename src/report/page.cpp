@@ -139,7 +139,7 @@ double resident_mib(const io::Row& row, double place) {
   if (row.peak_bytes.empty()) return std::nan("");
   std::vector<std::int64_t> sorted = row.peak_bytes;
   std::ranges::sort(sorted);
-  return double(sorted[std::size_t(place * double(sorted.size() - 1))]) / (1 << 20);
+  return double(sorted[place * double(sorted.size() - 1)]) / (1 << 20);
 }
 
 /// Of each rank, as long as their colours differ; else of the largest, the middle and the smallest

@@ -81,7 +81,7 @@ std::string bar(const schedule::Seconds& seconds, double iteration_s) {
   std::vector<Slice> slices;
   for (int a = 0; a < schedule::num_activities; ++a) {
     const auto activity = schedule::Activity(a);
-    const double spent_s = seconds[std::size_t(a)];
+    const double spent_s = seconds[a];
     slices.push_back({shade_of(activity), spent_s / iteration_s,
                       fmt::format("{}: {}", schedule::name(activity), format_seconds(spent_s))});
   }

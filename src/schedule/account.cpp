@@ -96,7 +96,7 @@ std::array<std::int64_t, num_contents> live_by_content(const Program& program) {
   };
   for (const Buffer& b : program.buffers) {
     if (!on_device(b) || b.persistent) continue;
-    change[std::size_t(b.first_task)] += b.bytes;
+    change[b.first_task] += b.bytes;
     change[std::size_t(b.last_task) + 1] -= b.bytes;
   }
   std::partial_sum(change.begin(), change.end(), change.begin());

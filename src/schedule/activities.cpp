@@ -49,7 +49,7 @@ class Meetings {
   Meetings(std::span<const Program> programs, const plan::Plan& plan)
       : plan_(plan), all_(int(programs.size()) == plan.devices()) {
     std::vector<int> of_stage(std::size_t(plan.pipeline_size()), 0);
-    for (const Program& program : programs) ++of_stage[std::size_t(stage(program.rank))];
+    for (const Program& program : programs) ++of_stage[stage(program.rank)];
     require(all_ || std::ranges::count(of_stage, 1) == plan.pipeline_size(), Failure::bug,
             "{} Programs are neither of all {} ranks nor of one rank a stage", programs.size(),
             plan.devices());
@@ -128,30 +128,29 @@ Activities::Activities(std::span<const Program> programs, const plan::Plan& plan
         members.emplace_back();
         timed.push_back({member});
       }
-      members[std::size_t(activity)].push_back(member);
+      members[activity].push_back(member);
       of[p].push_back(activity);
     }
   for (const auto& [first_key, parts] : messages) {
     for (const auto& list : {parts.sent, parts.received})
-      for (const Member& m : list)
-        timed[std::size_t(of[std::size_t(m.program)][std::size_t(m.task)])].clear();
-    timed[std::size_t(found.at(first_key))] =
+      for (const Member& m : list) timed[of[m.program][m.task]].clear();
+    timed[found.at(first_key)] =
         parts.sent.size() > parts.received.size() ? parts.sent : parts.received;
   }
   for (const auto& activity : members) {
-    const Program& program = programs[std::size_t(activity[0].program)];
+    const Program& program = programs[activity[0].program];
     const Task& first = program.task(activity[0].task);
     const auto [least, most] = meetings.members(first, program.rank);
     bool match = least <= activity.size() && activity.size() <= most;
     for (const Member& member : activity) {
-      const Task& task = programs[std::size_t(member.program)].task(member.task);
+      const Task& task = programs[member.program].task(member.task);
       match = match && task.phase == first.phase &&
               (transfer_bytes(task) == transfer_bytes(first) || !meetings.same_bytes(first)) &&
               (first.peer >= 0 || task.operation == first.operation);
     }
     if (match && first.peer >= 0 && activity.size() == 2 && meetings.same_bytes(first)) {
       const Member& other = activity[1];
-      match = same_message(first, programs[std::size_t(other.program)].task(other.task));
+      match = same_message(first, programs[other.program].task(other.task));
     }
     if (!match)
       unmatched.push_back(fmt::format(
@@ -180,13 +179,12 @@ void Readiness::look(int program, int channel, std::vector<int>& started) {
   const auto p = std::size_t(program), c = std::size_t(channel);
   if (next_[p][c] >= queue_[p][c].size()) return;
   const int id = queue_[p][c][next_[p][c]];
-  if (announced_[p][std::size_t(id)]) return;
+  if (announced_[p][id]) return;
   for (int other : programs_[p].task(id).waits)
-    if (!done_[p][std::size_t(other)]) return;
-  announced_[p][std::size_t(id)] = 1;
-  const int activity = activities_.of[p][std::size_t(id)];
-  if (++ready_[std::size_t(activity)] == int(activities_.members[std::size_t(activity)].size()))
-    started.push_back(activity);
+    if (!done_[p][other]) return;
+  announced_[p][id] = 1;
+  const int activity = activities_.of[p][id];
+  if (++ready_[activity] == int(activities_.members[activity].size())) started.push_back(activity);
 }
 
 std::vector<int> Readiness::start() {
@@ -198,13 +196,13 @@ std::vector<int> Readiness::start() {
 
 std::vector<int> Readiness::finish(int activity) {
   std::vector<int> started;
-  for (const Member& member : activities_.members[std::size_t(activity)]) {
+  for (const Member& member : activities_.members[activity]) {
     const auto p = std::size_t(member.program);
-    done_[p][std::size_t(member.task)] = 1;
+    done_[p][member.task] = 1;
     ++next_[p][std::size_t(programs_[p].task(member.task).channel)];
   }
   // Another channel of the rank may have waited for this one.
-  for (const Member& member : activities_.members[std::size_t(activity)])
+  for (const Member& member : activities_.members[activity])
     for (int channel = 0; channel < num_channels; ++channel) look(member.program, channel, started);
   return started;
 }

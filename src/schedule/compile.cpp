@@ -174,7 +174,7 @@ std::vector<Program> compile_all(const plan::Plan& plan, const model::Config& mo
   });
   parallel_for(turns.size(), options.threads, [&](std::size_t turn, std::size_t) {
     const int rank = turns[turn];
-    programs[std::size_t(rank)] = compile(plan, model, rank, shared);
+    programs[rank] = compile(plan, model, rank, shared);
   });
   return programs;
 }

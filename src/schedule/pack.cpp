@@ -48,10 +48,10 @@ class Packer {
     std::int64_t first_free(const Parcel& parcel, std::int64_t& steps) const;
   };
 
-  const Parcel& at(int id) const { return parcels_[std::size_t(id)]; }
-  std::int64_t end(int id) const { return offset_[std::size_t(id)] + at(id).bytes; }
+  const Parcel& at(int id) const { return parcels_[id]; }
+  std::int64_t end(int id) const { return offset_[id] + at(id).bytes; }
   std::span<const int> neighbours(int id) const {
-    const std::size_t first = first_[std::size_t(id)];
+    const std::size_t first = first_[id];
     return std::span(meets_).subspan(first, first_[std::size_t(id) + 1] - first);
   }
   void find_neighbours();
@@ -83,7 +83,7 @@ Packer::Packer(std::span<const Parcel> parcels, std::int64_t beside_bytes, const
   const int tasks = std::ranges::max_element(parcels, {}, &Parcel::last_task)->last_task + 1;
   std::vector<std::int64_t> live(std::size_t(tasks) + 1, 0);
   for (const Parcel& p : parcels) {
-    live[std::size_t(p.first_task)] += p.bytes;
+    live[p.first_task] += p.bytes;
     live[std::size_t(p.last_task) + 1] -= p.bytes;
   }
   std::partial_sum(live.begin(), live.end(), live.begin());
@@ -160,8 +160,7 @@ std::int64_t Packer::Taken::first_free(const Parcel& parcel, std::int64_t& steps
 std::int64_t Packer::free_among_neighbours(int id) {
   met_.clear();
   for (int other : neighbours(id))
-    if (const std::int64_t begin = offset_[std::size_t(other)]; begin >= 0)
-      met_.emplace_back(begin, end(other));
+    if (const std::int64_t begin = offset_[other]; begin >= 0) met_.emplace_back(begin, end(other));
   steps_ += std::int64_t(neighbours(id).size() + 4 * met_.size());
   std::ranges::sort(met_);
   std::int64_t free = 0;
@@ -174,7 +173,7 @@ std::int64_t Packer::free_among_neighbours(int id) {
 }
 
 void Packer::take(int id, std::int64_t offset) {
-  offset_[std::size_t(id)] = offset;
+  offset_[id] = offset;
   if (crowded_) taken_.add(offset, at(id));
 }
 
@@ -187,8 +186,8 @@ void Packer::choose(int id) {
 /// @return how far parcels end above the good end, summed; gives up above `most_over`
 std::int64_t Packer::first_fit(const Order& order, std::size_t from, std::int64_t most_over) {
   taken_.clear();
-  for (std::size_t i = 0; i < from; ++i) take(order[i], offset_[std::size_t(order[i])]);
-  for (std::size_t i = from; i < order.size(); ++i) offset_[std::size_t(order[i])] = -1;
+  for (std::size_t i = 0; i < from; ++i) take(order[i], offset_[order[i]]);
+  for (std::size_t i = from; i < order.size(); ++i) offset_[order[i]] = -1;
   std::int64_t over = 0, top = 0;
   for (std::size_t i = 0; i < order.size(); ++i) {
     if (i >= from) choose(order[i]);
@@ -208,7 +207,7 @@ std::int64_t Packer::first_fit(const Order& order, std::size_t from, std::int64_
 void Packer::try_orders() {
   using Key = std::pair<std::int64_t, std::int64_t>;
   const auto length = [&](int id) { return at(id).last_task - at(id).first_task; };
-  const auto crowd = [&](int id) { return crowd_[std::size_t(id)]; };
+  const auto crowd = [&](int id) { return crowd_[id]; };
   const std::function<Key(int)> keys[] = {
       [&](int id) { return Key(crowd(id), at(id).bytes); },
       [&](int id) { return Key(crowd(id), -at(id).first_task); },
@@ -250,7 +249,7 @@ void Packer::try_skylines() {
 Order Packer::by_offset() const {
   Order order(parcels_.size());
   std::iota(order.begin(), order.end(), 0);
-  std::ranges::stable_sort(order, {}, [&](int id) { return offset_[std::size_t(id)]; });
+  std::ranges::stable_sort(order, {}, [&](int id) { return offset_[id]; });
   return order;
 }
 
@@ -259,13 +258,13 @@ std::vector<int> Packer::blamed() const {
   std::vector<int> found;
   std::vector<char> seen(parcels_.size(), 0);
   const auto add = [&](int id) {
-    if (!std::exchange(seen[std::size_t(id)], 1)) found.push_back(id);
+    if (!std::exchange(seen[id], 1)) found.push_back(id);
   };
   for (int id = 0; id < int(parcels_.size()); ++id)
     if (end(id) > good_end_) add(id);
   for (std::size_t i = 0; i < found.size(); ++i)
     for (int other : neighbours(found[i]))
-      if (end(other) == offset_[std::size_t(found[i])]) add(other);
+      if (end(other) == offset_[found[i]]) add(other);
   return found;
 }
 

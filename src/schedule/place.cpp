@@ -56,24 +56,24 @@ std::int64_t place_transient(Program& program, const std::vector<int>& ids,
     const auto [entry, fresh] =
         by_life.try_emplace({buffer.first_task, buffer.last_task}, int(parcels.size()));
     if (fresh) parcels.push_back({buffer.first_task, buffer.last_task, 0});
-    return parcels[std::size_t(entry->second)];
+    return parcels[entry->second];
   };
   for (int id : ids) {
-    Buffer& buffer = program.buffers[std::size_t(id)];
+    Buffer& buffer = program.buffers[id];
     Parcel& parcel = parcel_of(buffer);
     buffer.offset = base + parcel.bytes;  // the parcel's own offset is added below
     parcel.bytes += slot_bytes(buffer, alignment_bytes);
     if (spread == Spread::none) continue;
     parcel.moves = spread == Spread::all || is_received_stream(program, buffer);
     parcel.computed = computes(program.task(buffer.first_task));
-    const LastTasks& of_buffer = last[std::size_t(id)];
+    const LastTasks& of_buffer = last[id];
     parcel.last = {std::max(parcel.last.compute, of_buffer.compute),
                    std::max(parcel.last.transfer, of_buffer.transfer)};
   }
   effort.enough_bytes = std::max<std::int64_t>(0, effort.enough_bytes - base);
   const std::int64_t bytes = packings.pack(parcels, base, effort, deadline);
   for (int id : ids) {
-    Buffer& buffer = program.buffers[std::size_t(id)];
+    Buffer& buffer = program.buffers[id];
     buffer.offset += parcel_of(buffer).offset;
   }
   return base + bytes;
@@ -89,7 +89,7 @@ std::vector<std::int64_t> live_bytes(const Program& program, Tier tier, Size&& s
     if (buffer.persistent) {
       always += size(buffer);
     } else if (buffer.first_task >= 0) {
-      change[std::size_t(buffer.first_task)] += size(buffer);
+      change[buffer.first_task] += size(buffer);
       change[std::size_t(buffer.last_task) + 1] -= size(buffer);
     }
   }
@@ -148,8 +148,7 @@ class Bytes {
 using Clock = std::array<int, num_channels>;
 
 void merge(Clock& clock, const Clock& other) {
-  for (int c = 0; c < num_channels; ++c)
-    clock[std::size_t(c)] = std::max(clock[std::size_t(c)], other[std::size_t(c)]);
+  for (int c = 0; c < num_channels; ++c) clock[c] = std::max(clock[c], other[c]);
 }
 
 }  // namespace
@@ -175,7 +174,7 @@ void place(Program& program, const Placing& how, const Deadline& deadline, Packi
     const std::int64_t alignment = tier != Tier::device && pages ? page_bytes : line_bytes;
     const std::vector<std::int64_t> live =
         live_bytes(program, tier, [](const Buffer& buffer) { return buffer.bytes; });
-    program.live_peak_bytes[std::size_t(t)] = *std::max_element(live.begin(), live.end());
+    program.live_peak_bytes[t] = *std::max_element(live.begin(), live.end());
     if (tier == Tier::device)
       for (std::size_t i = 0; i < program.tasks.size(); ++i) {
         std::int64_t& peak = program.tasks[i].backward_pass ? program.live_peak_backward_bytes
@@ -196,9 +195,9 @@ void place(Program& program, const Placing& how, const Deadline& deadline, Packi
       end += slot_bytes(buffer, persistent_alignment);
     }
     end = round_up(end, transient.empty() ? 1 : alignment);
-    program.arena_bytes[std::size_t(t)] =
-        place_transient(program, transient, last, end, alignment,
-                        {how.tight, how.enough[std::size_t(t)]}, how.spread, deadline, *packings);
+    program.arena_bytes[t] =
+        place_transient(program, transient, last, end, alignment, {how.tight, how.enough[t]},
+                        how.spread, deadline, *packings);
   }
 }
 
@@ -228,20 +227,20 @@ void link(Program& program, bool overlap) {
     }
     if (!overlap) {
       for (int c = 0; c < num_channels; ++c)
-        if (computes(task) != (Channel(c) == Channel::compute) && last[std::size_t(c)] >= 0)
-          needed.push_back(last[std::size_t(c)]);
+        if (computes(task) != (Channel(c) == Channel::compute) && last[c] >= 0)
+          needed.push_back(last[c]);
     }
     // Latest first: it usually implies the earlier ones.
     std::sort(needed.begin(), needed.end(), std::greater<>());
     Clock clock;
     clock.fill(-1);
-    if (last[mine] >= 0) clock = done[std::size_t(last[mine])];
+    if (last[mine] >= 0) clock = done[last[mine]];
     task.waits.clear();
     for (int other : needed) {
       const auto channel = std::size_t(program.task(other).channel);
       if (std::size_t(other) == id || clock[channel] >= other) continue;
       task.waits.push_back(other);
-      merge(clock, done[std::size_t(other)]);
+      merge(clock, done[other]);
     }
     clock[mine] = int(id);
     done[id] = clock;

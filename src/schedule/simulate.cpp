@@ -82,20 +82,20 @@ class Clockwork {
     return std::size_t(resource(programs_[program].task(member.task).channel, beside_[program]));
   }
   void count(int activity, int change) {
-    for (const Member& member : activities_.members[std::size_t(activity)])
-      busy_[std::size_t(member.program)][resource_of(member)] += change;
+    for (const Member& member : activities_.members[activity])
+      busy_[member.program][resource_of(member)] += change;
   }
   /// The slowest member holds the others. What shares the cores of one rank takes turns.
   double slowdown(int activity) const {
     double worst = 1.0;
-    for (const Member& member : activities_.members[std::size_t(activity)]) {
+    for (const Member& member : activities_.members[activity]) {
       const std::size_t mine = resource_of(member);
       if (mine == no_resource) continue;
-      const auto& busy = busy_[std::size_t(member.program)];
+      const auto& busy = busy_[member.program];
       double sum = mine == 0 ? double(busy[mine]) : 1.0;
       for (std::size_t other = 0; other < hardware::num_resources; ++other)
         if (other != mine && busy[other] > 0)
-          sum += beside_[std::size_t(member.program)].slow.added[mine][other];
+          sum += beside_[member.program].slow.added[mine][other];
       worst = std::max(worst, sum);
     }
     return worst;
@@ -125,7 +125,7 @@ Simulation simulate(std::span<const Program> programs, const plan::Plan& plan,
   Readiness readiness(programs, activities);
   std::vector<Beside> beside;
   for (const Program& program : programs) {
-    const plan::Stage& stage = plan.stages[std::size_t(plan::stage_index(plan, program.rank))];
+    const plan::Stage& stage = plan.stages[plan::stage_index(plan, program.rank)];
     const price::Ranks shards = price::ranks(stage, model::Axis::shard);
     const hardware::Profile& profile = machine.profile(stage.group);
     beside.push_back(
@@ -140,8 +140,8 @@ Simulation simulate(std::span<const Program> programs, const plan::Plan& plan,
   const auto start = [&](const std::vector<int>& started) {
     for (int activity : started) {
       double work_s = 0.0;
-      for (const Member& m : activities.timed[std::size_t(activity)]) {
-        const Program& program = programs[std::size_t(m.program)];
+      for (const Member& m : activities.timed[activity]) {
+        const Program& program = programs[m.program];
         const Task& task = program.task(m.task);
         const double once_s = times.of(task, program.rank);
         work_s += pace.empty() ? once_s
@@ -149,16 +149,16 @@ Simulation simulate(std::span<const Program> programs, const plan::Plan& plan,
                                               plan, program.rank)))[std::size_t(task.channel)];
       }
       clockwork.start(activity, work_s);
-      for (const Member& m : activities.members[std::size_t(activity)])
-        simulation.spans[std::size_t(m.program)][std::size_t(m.task)].start_s = now_s;
+      for (const Member& m : activities.members[activity])
+        simulation.spans[m.program][m.task].start_s = now_s;
     }
   };
   start(readiness.start());
   while (!clockwork.idle()) {
     deadline.check();
     const int activity = clockwork.next(now_s);
-    for (const Member& m : activities.members[std::size_t(activity)])
-      simulation.spans[std::size_t(m.program)][std::size_t(m.task)].end_s = now_s;
+    for (const Member& m : activities.members[activity])
+      simulation.spans[m.program][m.task].end_s = now_s;
     start(readiness.finish(activity));
   }
   const std::vector<std::string> blocked = readiness.blocked();

@@ -29,9 +29,8 @@ Skyline::Skyline(std::span<const Parcel> parcels) : parcels_(parcels) {
     life_.push_back({section(p.first_task), section(p.last_task + 1)});
     log_length_.push_back(std::log(double(life_.back().end - life_.back().first)));
     log_bytes_.push_back(std::log(double(p.bytes)));
-    begins_[std::size_t(life_.back().first)].push_back(int(i));
-    for (int s = life_.back().first; s < life_.back().end; ++s)
-      all_bytes_[std::size_t(s)] += p.bytes;
+    begins_[life_.back().first].push_back(int(i));
+    for (int s = life_.back().first; s < life_.back().end; ++s) all_bytes_[s] += p.bytes;
   }
 }
 
@@ -49,7 +48,7 @@ std::optional<int> Skyline::choose(const Taste& taste, Sections valley) {
   std::optional<int> best;
   double highest = 0.0;
   for (int s = valley.first; s < valley.end; ++s)
-    for (int id : begins_[std::size_t(s)]) {
+    for (int id : begins_[s]) {
       const auto i = std::size_t(id);
       ++steps_;
       if (placed_[i] || life_[i].end > valley.end) continue;
@@ -68,7 +67,7 @@ std::optional<int> Skyline::choose(const Taste& taste, Sections valley) {
 void Skyline::raise(Sections valley) {
   std::int64_t side = done;
   if (valley.first > 0) side = floor_[std::size_t(valley.first) - 1];
-  if (valley.end < int(floor_.size())) side = std::min(side, floor_[std::size_t(valley.end)]);
+  if (valley.end < int(floor_.size())) side = std::min(side, floor_[valley.end]);
   std::fill(floor_.begin() + valley.first, floor_.begin() + valley.end, side);
 }
 

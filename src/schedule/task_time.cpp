@@ -21,7 +21,7 @@ std::int64_t amount_of(const Task& task) {
 double TaskTimes::of(const Task& task, int rank) {
   const Key wanted = key(task, rank);
   const auto [entry, fresh] = known_s_.try_emplace(wanted, 0.0);
-  const plan::Stage& stage = plan_.stages[std::size_t(wanted.stage)];
+  const plan::Stage& stage = plan_.stages[wanted.stage];
   if (fresh) entry->second = price::task_s(machine_.profile(stage.group), work_s(wanted));
   return entry->second;
 }
@@ -35,7 +35,7 @@ double TaskTimes::times_as_long(int rank, model::AxisSet group) {
 
 TaskTimes::Key TaskTimes::key(const Task& task, int rank) {
   const int index = plan::stage_index(plan_, rank);
-  const plan::Stage& stage = plan_.stages[std::size_t(index)];
+  const plan::Stage& stage = plan_.stages[index];
   Key key{.stage = index,
           .operation = task.operation,
           .segment = task.segment,
@@ -55,7 +55,7 @@ TaskTimes::Key TaskTimes::key(const Task& task, int rank) {
 
 double TaskTimes::work_s(const Key& key) const {
   using price::Collective, price::Pass;
-  const plan::Stage& stage = plan_.stages[std::size_t(key.stage)];
+  const plan::Stage& stage = plan_.stages[key.stage];
   const hardware::Profile& profile = machine_.profile(stage.group);
   const double bytes = double(key.amount);
   const bool all_of_it = key.operation == Operation::backward_weights;

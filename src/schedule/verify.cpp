@@ -25,7 +25,7 @@ std::vector<Clock> done_before(const Program& program) {
     Clock& clock = before[id];
     clock.fill(-1);
     const auto after = [&](int other) {
-      const Clock& theirs = before[std::size_t(other)];
+      const Clock& theirs = before[other];
       for (std::size_t c = 0; c < clock.size(); ++c) clock[c] = std::max(clock[c], theirs[c]);
       int& own = clock[std::size_t(program.task(other).channel)];
       own = std::max(own, other);
@@ -75,7 +75,7 @@ std::vector<std::string> verify(const Program& program) {
   const std::vector<Clock> before = done_before(program);
   const auto ordered = [&](int early, int late) {
     if (early > late) std::swap(early, late);
-    return before[std::size_t(late)][std::size_t(program.task(early).channel)] >= early;
+    return before[late][std::size_t(program.task(early).channel)] >= early;
   };
   for (int t = 0; t < num_tiers; ++t) {
     // A sweep over addresses: `open` holds the accesses that reach beyond the current one's first

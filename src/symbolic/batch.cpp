@@ -100,16 +100,16 @@ BatchTape::BatchTape(const Tape& tape, const std::vector<bool>& shared)
   const std::vector<Tape::Step>& all = tape.steps_;
   std::vector<int> place(all.size());  // of a shared step among shared_
   std::vector<bool> is_shared(all.size());
-  const auto shares = [&](int step) { return bool(is_shared[std::size_t(step)]); };
+  const auto shares = [&](int step) { return bool(is_shared[step]); };
   for (std::size_t s = 0; s < all.size(); ++s) {
     const Tape::Step& step = all[s];
-    if (step.op == Op::variable) reads_[std::size_t(step.variable)] = true;
-    is_shared[s] = step.op == Op::variable ? shared[std::size_t(step.variable)]
+    if (step.op == Op::variable) reads_[step.variable] = true;
+    is_shared[s] = step.op == Op::variable ? shared[step.variable]
                                            : std::ranges::all_of(step.arguments, shares);
     if (!is_shared[s]) continue;
     place[s] = int(shared_.size());
     Tape::Step& mine = shared_.emplace_back(step);
-    for (int& argument : mine.arguments) argument = place[std::size_t(argument)];
+    for (int& argument : mine.arguments) argument = place[argument];
   }
   const auto kind = [&](const Tape::Step& step) {
     const bool computes = step.op != Op::variable && step.op != Op::call;
@@ -120,8 +120,8 @@ BatchTape::BatchTape(const Tape& tape, const std::vector<bool>& shared)
 
   std::vector<std::size_t> last_use(all.size(), 0);
   for (std::size_t i = 0; i < order.size(); ++i)
-    for (int argument : all[order[i]].arguments) last_use[std::size_t(argument)] = i;
-  for (int output : tape.outputs_) last_use[std::size_t(output)] = order.size();
+    for (int argument : all[order[i]].arguments) last_use[argument] = i;
+  for (int output : tape.outputs_) last_use[output] = order.size();
   std::vector<std::int32_t> register_of(all.size());
   std::vector<std::int32_t> kept(all.size(), -1);  // of a shared step among kept_
   const auto operand = [&](int argument) {
@@ -167,11 +167,11 @@ std::vector<double> BatchTape::common(std::span<const double> values) const {
   std::vector<double> numbers(shared_.size()), arguments;
   for (std::size_t s = 0; s < shared_.size(); ++s) {
     const Tape::Step& step = shared_[s];
-    const auto of = [&](int argument) { return numbers[std::size_t(argument)]; };
+    const auto of = [&](int argument) { return numbers[argument]; };
     if (step.op == Op::constant) {
       numbers[s] = step.constant;
     } else if (step.op == Op::variable) {
-      numbers[s] = values[std::size_t(step.variable)];
+      numbers[s] = values[step.variable];
     } else if (step.op == Op::call) {
       arguments.clear();
       for (int argument : step.arguments) arguments.push_back(of(argument));
@@ -249,7 +249,7 @@ void BatchTape::evaluate(std::span<const double> common, std::span<const double*
       step += length;
       if (kind.op == Op::variable) {
         for (const auto& [to, variable, unused] : run) {
-          const double* const from = inputs[std::size_t(variable)] + first;
+          const double* const from = inputs[variable] + first;
           for (std::size_t i = 0; i < lanes; ++i)  // the last candidate fills up the lanes
             registers[to].numbers[i] = from[std::min(i, size - 1)];
         }

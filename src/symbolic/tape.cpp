@@ -73,10 +73,8 @@ std::size_t Tape::Step::hash() const {
 Tape::Tape(std::span<const Expr> outputs, std::vector<std::string> variables)
     : num_variables_(variables.size()) {
   std::unordered_map<const Expr::Node*, int> seen;
-  const auto hash = [this](int i) { return steps_[std::size_t(i)].hash(); };
-  const auto equal = [this](int a, int b) {
-    return steps_[std::size_t(a)] == steps_[std::size_t(b)];
-  };
+  const auto hash = [this](int i) { return steps_[i].hash(); };
+  const auto equal = [this](int a, int b) { return steps_[a] == steps_[b]; };
   std::unordered_set<int, decltype(hash), decltype(equal)> registers(1024, hash, equal);
   const std::function<int(const Expr&)> visit = [&](const Expr& e) -> int {
     const Expr::Node& n = e.node();
@@ -113,11 +111,11 @@ void Tape::evaluate(std::span<const double* const> inputs, std::span<double* con
       const Step& step = steps_[s];
       Register& out = registers[s];
       arguments.clear();
-      for (int argument : step.arguments) arguments.push_back(&registers[std::size_t(argument)]);
+      for (int argument : step.arguments) arguments.push_back(&registers[argument]);
       if (step.op == Op::constant)
         out.same = true, out.numbers[0] = step.constant;
       else if (step.op == Op::variable)
-        copy(inputs[std::size_t(step.variable)] + first, out, size);
+        copy(inputs[step.variable] + first, out, size);
       else if (step.op == Op::call)
         call(*step.function, arguments, out, size);
       else
@@ -125,7 +123,7 @@ void Tape::evaluate(std::span<const double* const> inputs, std::span<double* con
                    [&](auto f) { each(f, *arguments.front(), *arguments.back(), out, size); });
     }
     for (std::size_t o = 0; o < outputs_.size(); ++o) {
-      const Register& from = registers[std::size_t(outputs_[o])];
+      const Register& from = registers[outputs_[o]];
       if (from.same)
         std::fill_n(outputs[o] + first, size, from.numbers[0]);
       else

@@ -150,9 +150,9 @@ void Merges::encode_word(std::string_view word, std::vector<std::int32_t>& token
 
 /// Makes the pair that begins at a symbol a candidate, if a merge has it.
 void Merges::consider(int at) {
-  if (at < 0 || symbols_[std::size_t(at)].next < 0) return;
-  const std::int32_t left = symbols_[std::size_t(at)].id;
-  const std::int32_t right = symbols_[std::size_t(symbols_[std::size_t(at)].next)].id;
+  if (at < 0 || symbols_[at].next < 0) return;
+  const std::int32_t left = symbols_[at].id;
+  const std::int32_t right = symbols_[symbols_[at].next].id;
   const auto found = merges_.find(pair(left, right));
   if (found == merges_.end()) return;
   heap_.push_back({found->second.rank, at, left, right, found->second.id});
@@ -185,19 +185,18 @@ void Merges::merge(std::string_view word, std::vector<std::int32_t>& tokens) {
     std::ranges::pop_heap(heap_, std::greater{});
     const Candidate best = heap_.back();
     heap_.pop_back();
-    Symbol& left = symbols_[std::size_t(best.at)];
+    Symbol& left = symbols_[best.at];
     if (left.id != best.left || left.next < 0) continue;  // merged since
-    Symbol& right = symbols_[std::size_t(left.next)];
+    Symbol& right = symbols_[left.next];
     if (right.id != best.right) continue;
     left.id = best.id;
     left.next = right.next;
     right.id = -1;
-    if (left.next >= 0) symbols_[std::size_t(left.next)].previous = best.at;
+    if (left.next >= 0) symbols_[left.next].previous = best.at;
     consider(left.previous);
     consider(best.at);
   }
-  for (int i = 0; i >= 0; i = symbols_[std::size_t(i)].next)
-    tokens.push_back(symbols_[std::size_t(i)].id);
+  for (int i = 0; i >= 0; i = symbols_[i].next) tokens.push_back(symbols_[i].id);
 }
 
 }  // namespace brume::tokenizer

@@ -63,7 +63,7 @@ bool may_be_enough(const StageCapacities& capacities, int num_layers,
     int here = 0;
     for (const MeshCapacity& mesh : meshes) {
       here = std::max(here, mesh.layers);
-      double& known = per_device[std::size_t(mesh.group)];
+      double& known = per_device[mesh.group];
       known = std::max(known, double(mesh.layers) / mesh.devices);
     }
     most += here;
@@ -78,7 +78,7 @@ bool may_be_enough(const StageCapacities& capacities, int num_layers,
 
 DeviceUsage::DeviceUsage(const StageCapacities& capacities, const hardware::Cluster& cluster) {
   for (int group = 0; group < cluster.num_groups(); ++group) {
-    const hardware::NodeGroup& of = cluster.groups[std::size_t(group)];
+    const hardware::NodeGroup& of = cluster.groups[group];
     int unit = of.devices();
     for (const auto& meshes : capacities)
       for (const MeshCapacity& mesh : meshes)
@@ -92,13 +92,13 @@ DeviceUsage::DeviceUsage(const StageCapacities& capacities, const hardware::Clus
 
 bool DeviceUsage::takes(std::size_t use, int group, int devices) const {
   const int begin = left(use, group) - devices;
-  return begin >= 0 && may_begin(begin, devices, axes_[std::size_t(group)].per_node);
+  return begin >= 0 && may_begin(begin, devices, axes_[group].per_node);
 }
 
 bool DeviceUsage::complete(std::size_t use) const {
   if (axes_.size() == 1) return left(use, 0) == 0;
   for (int group = 0; group < int(axes_.size()); ++group)
-    if (left(use, group) % axes_[std::size_t(group)].per_node != 0) return false;
+    if (left(use, group) % axes_[group].per_node != 0) return false;
   return true;
 }
 

@@ -27,17 +27,15 @@ class DeviceUsage {
 
   std::size_t size() const { return size_; }
   int used(std::size_t use, int group) const {
-    const Axis& axis = axes_[std::size_t(group)];
+    const Axis& axis = axes_[group];
     return int(use / axis.stride % axis.count) * axis.unit;
   }
   /// Usage after adding devices of a group.
   std::size_t with(std::size_t use, int group, int devices) const {
-    const Axis& axis = axes_[std::size_t(group)];
+    const Axis& axis = axes_[group];
     return use + std::size_t(devices / axis.unit) * axis.stride;
   }
-  int left(std::size_t use, int group) const {
-    return axes_[std::size_t(group)].devices - used(use, group);
-  }
+  int left(std::size_t use, int group) const { return axes_[group].devices - used(use, group); }
   /// Whether a mesh of so many devices may be the next one.
   bool takes(std::size_t use, int group, int devices) const;
   /// Whether these are all devices of a plan: all of an only group, whole nodes of several.
@@ -67,9 +65,9 @@ class Capacity {
 
   const DeviceUsage& usage() const { return usage_; }
   /// Most layers of the last `stages`, on the devices in use.
-  int last(int stages, std::size_t use) const { return last_[std::size_t(stages)][use]; }
+  int last(int stages, std::size_t use) const { return last_[stages][use]; }
   /// Most layers of the stages before them, on other devices.
-  int first(int stages, std::size_t use) const { return first_[std::size_t(stages)][use]; }
+  int first(int stages, std::size_t use) const { return first_[stages][use]; }
 
  private:
   DeviceUsage usage_;

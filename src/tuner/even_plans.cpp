@@ -36,11 +36,11 @@ class EvenSearch {
     for (int i = 0; i < config_.num_stages; ++i) {
       const bool end = i == 0 || i + 1 == config_.num_stages;
       const auto alike = [&](const Kind& kind) {
-        return !end && !kind.end && kind.layers == layers[std::size_t(i)];
+        return !end && !kind.end && kind.layers == layers[i];
       };
       const auto known = std::ranges::find_if(kinds_, alike);
       kind_of_.push_back(std::size_t(known - kinds_.begin()));
-      if (known == kinds_.end()) kinds_.push_back({i, end, layers[std::size_t(i)]});
+      if (known == kinds_.end()) kinds_.push_back({i, end, layers[i]});
     }
   }
 

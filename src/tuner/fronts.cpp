@@ -221,7 +221,7 @@ const std::vector<Point>& Fronts::unlimited(Grid& grid, const StagePosition& pos
     if (found.empty())
       std::ranges::copy_if(points, std::back_inserter(found),
                            [](const Point& p) { return p.strategy.level == 0; });
-    for (const Point& p : points) found[std::size_t(p.layers() - least)].take_less_of(p);
+    for (const Point& p : points) found[p.layers() - least].take_less_of(p);
   }
   return fastest = std::move(found);
 }

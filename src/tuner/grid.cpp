@@ -251,7 +251,7 @@ void Grid::add_between_parts(const StagePosition& position, std::span<const Poin
     plan::Stage stage = stage_of(position.mesh(), {});
     stage.layers = 1;
     stage.stored_layers = stored;
-    known->second[std::size_t(stored)] = analyzer::between_parts_bytes(stage, model_);
+    known->second[stored] = analyzer::between_parts_bytes(stage, model_);
   }
   const auto [bytes, stored_bytes] = known->second;
   const int lag = position.config.memory_key(position.after).lag;

@@ -20,7 +20,7 @@ std::vector<Segments> parts_of(const model::Config& model) {
   std::map<model::SegmentKind, Segments> count;
   const std::vector<model::Block> blocks = model::blocks(model);
   for (int i = 0; i < int(blocks.size()); ++i) {
-    const model::Block& block = blocks[std::size_t(i)];
+    const model::Block& block = blocks[i];
     const bool is_layer = block.kind == model::BlockKind::layer;
     const auto layer = is_layer ? model.layer_kind(block.layer) : model::LayerKind::full;
     for (const model::SegmentKind kind : model::segment_kinds(model, block.kind, layer)) {

@@ -28,7 +28,7 @@ class MessageTable {
   }
   /// Least seconds of a tied head's table gradient from a last stage to the first one.
   double tied_gradient_s(int last) const {
-    return tied_gradients_s_.empty() ? 0.0 : tied_gradients_s_[std::size_t(last)];
+    return tied_gradients_s_.empty() ? 0.0 : tied_gradients_s_[last];
   }
   /// The least of stream_s over all pairs.
   double least_stream_s() const { return least_stream_s_; }

@@ -151,7 +151,7 @@ class Formulation {
           const int column = group[key] = program_.add_column(0.0, true);
           one.add(column, 1.0);
           layers.add(column, chosen.point->layers());
-          devices[std::size_t(mesh.group)].add(column, mesh.devices());
+          devices[mesh.group].add(column, mesh.devices());
           points_of[key] = Row().add(column, -1.0);
         }
         points_of[key].add(chosen.column, 1.0);

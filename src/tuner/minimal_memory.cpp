@@ -99,7 +99,7 @@ class MinimalMemory {
   using Key = std::tuple<analyzer::StageRole, Layout, MemoryKey, int, int>;
 
   double memory_bytes(const StagePosition& position) const {
-    return double(input_.cluster.groups[std::size_t(position.mesh().group)].memory_bytes);
+    return double(input_.cluster.groups[position.mesh().group].memory_bytes);
   }
 
   /// The strategy of each number of layers that needs least host memory within a share.

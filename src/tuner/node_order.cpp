@@ -31,7 +31,7 @@ NodeOrders::NodeOrders(const hardware::Profile& profile, int nodes,
   }
   for (const schedule::NodeTraffic& one : traffic) {
     if (one.places.size() == nodes_) continue;
-    for (const int place : one.places) at_[std::size_t(place)].push_back(traffic_.size());
+    for (const int place : one.places) at_[place].push_back(traffic_.size());
     traffic_.push_back(one);
   }
 }
@@ -40,8 +40,7 @@ double NodeOrders::seconds(const schedule::NodeTraffic& one, const Order& order)
   double slowest = 1.0;
   for (std::size_t i = 0; i < one.places.size(); ++i)
     for (std::size_t j = 0; j < i; ++j)
-      slowest = std::max(
-          slowest, times(order[std::size_t(one.places[i])], order[std::size_t(one.places[j])]));
+      slowest = std::max(slowest, times(order[one.places[i]], order[one.places[j]]));
   return slowest * one.seconds;
 }
 
@@ -54,8 +53,8 @@ double NodeOrders::seconds(const Order& order) const {
 /// Seconds of the traffic that two places take part in.
 double NodeOrders::seconds_at(int a, int b, const Order& order) const {
   double sum_s = 0.0;
-  for (const std::size_t i : at_[std::size_t(a)]) sum_s += seconds(traffic_[i], order);
-  for (const std::size_t i : at_[std::size_t(b)])
+  for (const std::size_t i : at_[a]) sum_s += seconds(traffic_[i], order);
+  for (const std::size_t i : at_[b])
     if (!std::ranges::binary_search(traffic_[i].places, a)) sum_s += seconds(traffic_[i], order);
   return sum_s;
 }
@@ -102,11 +101,11 @@ NodeOrders::Order NodeOrders::near(const Deadline& deadline) const {
       for (int b = a + 1; b < int(nodes_); ++b) {
         deadline.check();
         const double before_s = seconds_at(a, b, order);
-        std::swap(order[std::size_t(a)], order[std::size_t(b)]);
+        std::swap(order[a], order[b]);
         if (seconds_at(a, b, order) < before_s * clearly)
           helps = true;
         else
-          std::swap(order[std::size_t(a)], order[std::size_t(b)]);
+          std::swap(order[a], order[b]);
       }
   }
   return order;

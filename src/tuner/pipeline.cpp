@@ -97,9 +97,7 @@ class DynamicProgram {
  private:
   using Meshes = std::vector<Mesh>;
 
-  const hardware::NodeGroup& group(int index) const {
-    return pipeline_.cluster.groups[std::size_t(index)];
-  }
+  const hardware::NodeGroup& group(int index) const { return pipeline_.cluster.groups[index]; }
 
   Meshes meshes(const std::vector<Cell>& cells, double threshold_s) const;
   bool no_better(const Point& point, const Point& other, bool shares_host) const;
@@ -115,7 +113,7 @@ class DynamicProgram {
   bool no_worse(const Label& a, const Label& b) const {
     if (!pipeline_.messages.no_slower(a.layout, b.layout)) return false;
     for (int g = 0; pipeline_.host_matters && g < num_groups_; ++g)
-      if (a.host_bytes[std::size_t(g)] > b.host_bytes[std::size_t(g)]) return false;
+      if (a.host_bytes[g] > b.host_bytes[g]) return false;
     return true;
   }
 
@@ -203,9 +201,8 @@ void DynamicProgram::bound_rest() {
         for (const Point* point : arc.points) fill_s = std::min(fill_s, point->fill_s());
         least_s = std::min(least_s, fill_s);
         layer_s = std::min(layer_s, fill_s / arc.layers);
-        priced_s =
-            std::min(priced_s, fill_s + prices_.device_s[std::size_t(mesh.group)] * mesh.devices -
-                                   prices_.layer_s * arc.layers);
+        priced_s = std::min(priced_s, fill_s + prices_.device_s[mesh.group] * mesh.devices -
+                                          prices_.layer_s * arc.layers);
       }
     rest_s_[after] = rest_s_[after + 1] + least_s;
     rest_layer_s_[after] = layer_s;
@@ -218,7 +215,7 @@ void DynamicProgram::bound_rest() {
 double DynamicProgram::rest_s(std::size_t placed, std::size_t use, int layers) const {
   double priced_s = rest_priced_s_[placed] + prices_.layer_s * layers;
   for (int g = 0; g < num_groups_; ++g)
-    priced_s -= prices_.device_s[std::size_t(g)] * capacity_->usage().left(use, g);
+    priced_s -= prices_.device_s[g] * capacity_->usage().left(use, g);
   const int messages = pipeline_.config.num_stages - int(placed);
   return 2.0 * messages * pipeline_.messages.least_stream_s() +
          pipeline_.config.order.fill_share() *
@@ -235,7 +232,7 @@ bool DynamicProgram::add_host(Label& label, const Label& later, std::size_t from
   const auto within_node = [&](std::size_t at) {
     return capacity_->usage().left(at, mesh.group) % of.devices_per_node != 0;
   };
-  double& bytes = label.host_bytes[std::size_t(mesh.group)];
+  double& bytes = label.host_bytes[mesh.group];
   bytes = mesh.devices * label.point->host_bytes + (within_node(from) ? bytes : 0.0);
   if (bytes > double(of.host_memory_bytes)) return false;
   if (!within_node(use)) bytes = 0.0;  // nobody shares it any more
@@ -252,9 +249,7 @@ bool no_longer(const Label::Times& a, const Label::Times& b) {
 
 void DynamicProgram::insert(std::vector<Entry>& labels, const Label& label) {
   const Label::Times times_s = label.times_s();
-  const auto known = [&](const Entry& entry) -> Label& {
-    return labels_[std::size_t(entry.label)];
-  };
+  const auto known = [&](const Entry& entry) -> Label& { return labels_[entry.label]; };
   for (std::size_t i = 0; i < labels.size(); ++i)
     if (no_longer(labels[i].times_s, times_s) && no_worse(known(labels[i]), label)) {
       std::swap(labels[i], labels[i / 2]);  // what beats one label beats others soon
@@ -288,7 +283,7 @@ void DynamicProgram::extend(int after, const States::State& from, States& next) 
   const int placed = after + 1, others = pipeline_.num_layers - from.layers;
   const bool is_first = placed == pipeline_.config.num_stages;
   const DeviceUsage& usage = capacity_->usage();
-  for (const Mesh& mesh : meshes_[std::size_t(after)]) {
+  for (const Mesh& mesh : meshes_[after]) {
     if (!usage.takes(from.use, mesh.group, mesh.devices)) continue;
     const int others_hold =
         capacity_->first(placed, usage.with(from.use, mesh.group, mesh.devices));
@@ -304,15 +299,14 @@ void DynamicProgram::extend(int after, const States::State& from, const Mesh& me
   const std::size_t use = capacity_->usage().with(from.use, mesh.group, mesh.devices);
   const double rest_s =
       this->rest_s(std::size_t(after) + 1, use, pipeline_.num_layers - from.layers - arc.layers);
-  const Counts& counts = counts_[std::size_t(after)];
+  const Counts& counts = counts_[after];
   std::vector<Entry>* labels = nullptr;
   for (const auto& [times_s, id] : from.labels)
     for (const Point* point : arc.points) {
-      Label label = in_front(pipeline_, counts, labels_[std::size_t(id)], *point);
+      Label label = in_front(pipeline_, counts, labels_[id], *point);
       label.next = id;
       if (std::max(label.least_s + rest_s, label.standalone_s) >= cutoff_s_) continue;
-      if (pipeline_.host_matters && !add_host(label, labels_[std::size_t(id)], from.use, use, mesh))
-        continue;
+      if (pipeline_.host_matters && !add_host(label, labels_[id], from.use, use, mesh)) continue;
       if (!labels) labels = &next.labels(use, from.layers + arc.layers);
       insert(*labels, label);
     }
@@ -329,9 +323,9 @@ Assignments DynamicProgram::solve() {
   for (const States::State& state : next.take())
     for (auto [times_s, id] : state.labels) {
       Assignment& assignment = found.best.emplace_back();
-      assignment.least_s = labels_[std::size_t(id)].bound_s();
-      for (; labels_[std::size_t(id)].point; id = labels_[std::size_t(id)].next)
-        assignment.stages.push_back(*labels_[std::size_t(id)].point);
+      assignment.least_s = labels_[id].bound_s();
+      for (; labels_[id].point; id = labels_[id].next)
+        assignment.stages.push_back(*labels_[id].point);
     }
   std::ranges::stable_sort(found.best, {}, &Assignment::least_s);
   if (!found.best.empty()) found.bound_s = found.best[0].least_s;

@@ -62,8 +62,8 @@ struct Pipeline {
   bool host_matters = false;             ///< a node's stages share its host memory
   std::vector<std::vector<Cell>> cells;  ///< [stages after]
 
-  const Layout& layout(const Cell& cell) const { return config.layouts[std::size_t(cell.layout)]; }
-  const Layout& layout(const Point& p) const { return config.layouts[std::size_t(p.layout)]; }
+  const Layout& layout(const Cell& cell) const { return config.layouts[cell.layout]; }
+  const Layout& layout(const Point& p) const { return config.layouts[p.layout]; }
 };
 
 /// One point of each stage, first stage first, and its bound.

@@ -63,7 +63,7 @@ PipelineSearch::PipelineSearch(const SearchInput& input, std::shared_ptr<Fronts>
 }
 
 const std::vector<Point>& PipelineSearch::unlimited(int layout, int after) const {
-  return unlimited_[std::size_t(layout)][role_of(config_, after)];
+  return unlimited_[layout][role_of(config_, after)];
 }
 
 Pipeline PipelineSearch::empty_pipeline() {
@@ -85,8 +85,7 @@ Pipeline PipelineSearch::unlimited_pipeline() {
     for (int layout = 0; layout < int(config_.layouts.size()); ++layout) {
       input_.deadline.check();
       for (const Point& point : unlimited(layout, after))
-        pipeline.cells[std::size_t(after)].push_back(
-            {layout, point.layers(), std::span(&point, 1)});
+        pipeline.cells[after].push_back({layout, point.layers(), std::span(&point, 1)});
     }
   return pipeline;
 }
@@ -96,9 +95,8 @@ StageCapacities PipelineSearch::capacities(const Thresholds& thresholds_s) const
   const auto of = [&](int after) {
     std::map<std::pair<int, int>, int> most;  // by group and devices
     for (int layout = 0; layout < int(config_.layouts.size()); ++layout)
-      if (const int layers =
-              most_layers(unlimited(layout, after), thresholds_s[std::size_t(after)])) {
-        const Layout& mesh = config_.layouts[std::size_t(layout)];
+      if (const int layers = most_layers(unlimited(layout, after), thresholds_s[after])) {
+        const Layout& mesh = config_.layouts[layout];
         int& known = most[{mesh.group, mesh.devices()}];
         known = std::max(known, layers);
       }
@@ -150,7 +148,7 @@ Prices PipelineSearch::prices(double threshold_s) const {
         stages.emplace_back(StageClass{between ? config_.num_stages - 2 : 1, {}});
     std::map<std::tuple<int, int, int>, double> fastest_s;  // by group, devices, layers
     for (int layout = 0; layout < int(config_.layouts.size()); ++layout) {
-      const Layout& mesh = config_.layouts[std::size_t(layout)];
+      const Layout& mesh = config_.layouts[layout];
       for (const Point& p : unlimited(layout, after))
         if (p.stable_s <= threshold_s) {
           const std::tuple key{mesh.group, mesh.devices(), p.layers()};
@@ -180,7 +178,7 @@ void PipelineSearch::begin(Grid& grid) {
   std::vector<double> ends;
   for (int layout = 0; layout < int(config_.layouts.size()); ++layout)
     for (int after : {0, std::min(1, config_.num_stages - 1), config_.num_stages - 1}) {
-      auto& points = unlimited_[std::size_t(layout)][role_of(config_, after)];
+      auto& points = unlimited_[layout][role_of(config_, after)];
       if (points.empty())
         std::ranges::copy_if(fronts_->unlimited(grid, {config_, layout, after}),
                              std::back_inserter(points), [&](const Point& p) {
@@ -216,7 +214,7 @@ void PipelineSearch::hold_nothing() {
 
 /// Most layers of the other stages; -1 where none of their meshes go with this one.
 int PipelineSearch::most_of_others(const Capacity& capacity, int layout, int after) const {
-  const Layout& mesh = config_.layouts[std::size_t(layout)];
+  const Layout& mesh = config_.layouts[layout];
   int others = -1;
   for (std::size_t use = 0; use < capacity.usage().size(); ++use) {
     const int last = capacity.last(after, use);
@@ -234,7 +232,7 @@ std::vector<PipelineSearch::Part> PipelineSearch::parts(const Thresholds& thresh
   const int num_layers = input_.model.num_layers;
   std::vector<Part> parts;
   for (int after = 0; after < config_.num_stages; ++after) {
-    const double threshold_s = thresholds_s[std::size_t(after)];
+    const double threshold_s = thresholds_s[after];
     for (int layout = 0; layout < int(config_.layouts.size()); ++layout) {
       input_.deadline.check();
       const int most_here = most_layers(unlimited(layout, after), threshold_s);
@@ -254,7 +252,7 @@ Pipeline PipelineSearch::limited_pipeline(const std::vector<Part>& parts) {
     for (int layers = part.least_layers; layers <= part.most_layers; ++layers) {
       const auto& front = fronts_->front(position(part), layers);
       if (!front.empty())
-        pipeline.cells[std::size_t(part.after)].push_back({part.layout, layers, std::span(front)});
+        pipeline.cells[part.after].push_back({part.layout, layers, std::span(front)});
     }
   return pipeline;
 }

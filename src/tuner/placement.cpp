@@ -22,8 +22,8 @@ void count(Placement& placement, const plan::Plan& plan, const hardware::Cluster
   placement.stage_bytes.assign(std::size_t(plan.pipeline_size()), 0);
   placement.groups.assign(cluster.groups.size(), {});
   for (const auto& [node, ranks] : plan::ranks_of_nodes(plan, cluster)) {
-    const hardware::NodeGroup& group = cluster.groups[std::size_t(node.group)];
-    GroupMemory& held = placement.groups[std::size_t(node.group)];
+    const hardware::NodeGroup& group = cluster.groups[node.group];
+    GroupMemory& held = placement.groups[node.group];
     Arenas on_node{}, most{};
     std::array<int, schedule::num_tiers> fullest{};  // the stage that takes most of the node's
     for (int rank : ranks) {
@@ -31,7 +31,7 @@ void count(Placement& placement, const plan::Plan& plan, const hardware::Cluster
       const std::int64_t device = bytes[std::size_t(Tier::device)];
       const int stage = plan::stage_index(plan, rank);
       held.device_bytes = std::max(held.device_bytes, device);
-      std::int64_t& of_stage = placement.stage_bytes[std::size_t(stage)];
+      std::int64_t& of_stage = placement.stage_bytes[stage];
       of_stage = std::max(of_stage, device);
       if (device > group.memory_bytes) placement.misfit = stage;
       for (std::size_t tier = 0; tier < bytes.size(); ++tier) {
@@ -91,8 +91,8 @@ Placement sample(const plan::Plan& whole, const model::Config& model,
   schedule::Packings own;
   if (!packings) packings = &own;
   const auto arenas = [&](int rank) {
-    const plan::Stage& stage = plan.stages[std::size_t(plan::stage_index(plan, rank))];
-    const auto& group = cluster.groups[std::size_t(cluster.index(stage.group))];
+    const plan::Stage& stage = plan.stages[plan::stage_index(plan, rank)];
+    const auto& group = cluster.groups[cluster.index(stage.group)];
     Arenas enough{};
     if (until_it_fits)
       enough = {group.memory_bytes, group.host_memory_bytes / stage.devices_per_node,
@@ -104,7 +104,7 @@ Placement sample(const plan::Plan& whole, const model::Config& model,
   std::vector<int> ranks;
   for (const bool last : {false, true})
     for (int stage = 0; stage < plan.pipeline_size(); ++stage) {
-      const plan::Stage& s = plan.stages[std::size_t(stage)];
+      const plan::Stage& s = plan.stages[stage];
       if (!last) ranks.push_back(plan::first_rank(plan, stage));
       if (last && s.devices() > 1) ranks.push_back(plan::first_rank(plan, stage) + s.devices() - 1);
     }
@@ -113,7 +113,7 @@ Placement sample(const plan::Plan& whole, const model::Config& model,
                [&](std::size_t i, std::size_t) { of_ranks[i] = arenas(ranks[i]); });
   std::vector<Arenas> largest(std::size_t(plan.pipeline_size()), Arenas{});
   for (std::size_t i = 0; i < ranks.size(); ++i) {
-    Arenas& most = largest[std::size_t(plan::stage_index(plan, ranks[i]))];
+    Arenas& most = largest[plan::stage_index(plan, ranks[i])];
     for (std::size_t tier = 0; tier < most.size(); ++tier)
       most[tier] = std::max(most[tier], of_ranks[i][tier]);
   }
@@ -123,8 +123,7 @@ Placement sample(const plan::Plan& whole, const model::Config& model,
     largest[end][std::size_t(Tier::device)] +=
         left_out * plan.stages[end].microbatch * model.seq_len * std::int64_t{sizeof(std::int32_t)};
   Placement placement;
-  count(placement, plan, cluster,
-        [&](int rank) { return largest[std::size_t(plan::stage_index(plan, rank))]; });
+  count(placement, plan, cluster, [&](int rank) { return largest[plan::stage_index(plan, rank)]; });
   return placement;
 }
 
@@ -149,8 +148,7 @@ Placement place(const plan::Plan& plan, const model::Config& model,
   Placement placement;
   placement.programs =
       schedule::compile_all(plan, model, {.deadline = deadline, .threads = threads});
-  count(placement, plan, cluster,
-        [&](int rank) { return placement.programs[std::size_t(rank)].arena_bytes; });
+  count(placement, plan, cluster, [&](int rank) { return placement.programs[rank].arena_bytes; });
   return placement;
 }
 

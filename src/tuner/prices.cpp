@@ -55,8 +55,8 @@ class Relaxation {
       double least_s = 0.0;
       int layers = 0;
       for (const Option& option : stage_class.options) {
-        const double s = option.fill_s + device_s[std::size_t(option.group)] * option.devices -
-                         layer_s * option.layers;
+        const double s =
+            option.fill_s + device_s[option.group] * option.devices - layer_s * option.layers;
         if (layers > 0 && s >= least_s) continue;
         least_s = s;
         layers = option.layers;

@@ -61,7 +61,7 @@ class AllRows {
   Rows& of(const StagePosition& position, const Axes& axes, bool host_matters);
   Times& times(const StagePosition& position);
   RowTimes& row_times(const StagePosition& position, const Axes& axes);
-  const Limits& limits(int group) const { return limits_[std::size_t(group)]; }
+  const Limits& limits(int group) const { return limits_[group]; }
 
  private:
   /// Role, layout, microbatches, run-ahead, memory; whether layers may be recomputed, and stored,

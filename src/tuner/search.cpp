@@ -171,8 +171,7 @@ std::optional<Found> Searcher::next(double known_s) {
 
 void Searcher::exclude(const Found& found, int stage) {
   PipelineSearch& search = searches_[*found.search];
-  search.exclude(search.config().num_stages - 1 - stage,
-                 found.candidate.stages[std::size_t(stage)]);
+  search.exclude(search.config().num_stages - 1 - stage, found.candidate.stages[stage]);
   forget_candidates(*found.search);
 }
 

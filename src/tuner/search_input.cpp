@@ -19,8 +19,8 @@ plan::Plan plan_of(const SearchInput& input, const PipelineConfig& config,
   int first_layer = 0;
   for (int chunk = 0; chunk < config.order.chunks; ++chunk)
     for (const Point& point : stages) {
-      const Layout& mesh = config.layouts[std::size_t(point.layout)];
-      const std::string& group = input.cluster.groups[std::size_t(mesh.group)].name;
+      const Layout& mesh = config.layouts[point.layout];
+      const std::string& group = input.cluster.groups[mesh.group].name;
       plan::Stage& stage = plan.stages.emplace_back(stage_of(mesh, group));
       stage.first_layer = first_layer;
       point.strategy.of_chunk(chunk, config.order.chunks).apply_to(stage);

@@ -18,7 +18,7 @@ constexpr double least_memory_error = 0.04;  ///< share, for other orders than 1
 /// Adds the layouts of one group, by number of microbatches.
 void add_layouts(const model::Config& model, int global_batch, const hardware::Cluster& cluster,
                  int group, const deck::SearchKeys& search, Layouts& found) {
-  const bool disk = cluster.groups[std::size_t(group)].disk_bytes > 0;
+  const bool disk = cluster.groups[group].disk_bytes > 0;
   const bool host_update =
       std::ranges::any_of(search.host_update, [](double r) { return r > 0.0; });
   for (const plan::StageShape& shape :

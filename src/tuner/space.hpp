@@ -71,7 +71,7 @@ struct StagePosition {
   int layout;
   int after;  ///< stages after it
 
-  const Layout& mesh() const { return config.layouts[std::size_t(layout)]; }
+  const Layout& mesh() const { return config.layouts[layout]; }
   /// Its neighbours are taken to be of its own group; MessageTable knows what others cost.
   analyzer::StageRole role() const;
 };

@@ -70,7 +70,7 @@ class States {
       at = int(all_.size());
       all_.push_back({use, layers, {}});
     }
-    return all_[std::size_t(at)].labels;
+    return all_[at].labels;
   }
 
   /// Returns the states in rising order and forgets them.

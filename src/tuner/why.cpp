@@ -226,7 +226,7 @@ std::string nearest_infeasible(const SearchInput& input, WorkerPool& workers, do
   for (std::size_t i = 0; i < prediction.stages.size(); ++i) {
     const int group = input.cluster.index(plan.stages[i].group);
     const std::int64_t over =
-        prediction.stages[i].peak_bytes() - input.cluster.groups[std::size_t(group)].memory_bytes;
+        prediction.stages[i].peak_bytes() - input.cluster.groups[group].memory_bytes;
     if (over <= missing) continue;
     missing = over;
     fullest = i;

@@ -19,7 +19,7 @@ Activations::Activations(const Store& store, Streams& streams) : Store(store), s
   for (int index : context_.stages)
     for (const auto& [kind, layers] : model::layer_counts(context_.model))
       for (const model::Recompute recompute : model::all_recomputes) {
-        const plan::Stage& stage = context_.plan.stages[std::size_t(index)];
+        const plan::Stage& stage = context_.plan.stages[index];
         std::vector<model::Kept> kept = model::kept_tensors(context_.model, recompute, kind);
         const auto count = [&](double ratio) {
           return plan::moved_tensors(kept, ratio, stage.microbatch, stage.tp).count;
@@ -102,7 +102,7 @@ std::vector<BufferId*> Activations::moved(const Slot& slot) {
   std::vector<BufferId*> tensors;
   for (const model::Kept& tensor : offload(slot.block).moved)
     tensors.push_back(tensor.saved < 0 ? &kept.input.at(tensor.segment)
-                                       : &kept.saved.at(tensor.segment)[std::size_t(tensor.saved)]);
+                                       : &kept.saved.at(tensor.segment)[tensor.saved]);
   return tensors;
 }
 

@@ -11,7 +11,7 @@ Context::Context(const plan::Plan& plan_, const model::Config& model_, int rank_
       options(options_),
       rank(rank_),
       place(plan::place(plan, rank)),
-      stage(plan.stages[std::size_t(place.stage)]),
+      stage(plan.stages[place.stage]),
       stages(plan::stages_beside(plan, place.stage)),
       sharded(plan::sharded(stage)),
       blocks(model::blocks(model)),
@@ -58,14 +58,14 @@ void Context::add_exchanges(SegmentBytes& bytes, const model::Segment& segment) 
     return made;
   };
   for (std::size_t i = 0; i + 1 < bytes.forward_runs.size(); ++i) {
-    const model::Operator& op = segment.operators[std::size_t(bytes.forward_runs[i].end)];
+    const model::Operator& op = segment.operators[bytes.forward_runs[i].end];
     const bool sums = op.kind == model::OperatorKind::reduce_scatter;
     bytes.forward_exchanges.push_back({sums ? Operation::reduce_scatter : Operation::all_to_all,
                                        op.axes, of_forward(op.read), of_forward(op.written)});
   }
   for (std::size_t i = 0; i + 1 < bytes.backward_runs.size(); ++i) {
-    const int call = segment.backward[std::size_t(bytes.backward_runs[i].end)].op;
-    const model::Operator& op = segment.operators[std::size_t(call)];
+    const int call = segment.backward[bytes.backward_runs[i].end].op;
+    const model::Operator& op = segment.operators[call];
     const bool sums = op.kind == model::OperatorKind::reduce_scatter;
     bytes.backward_exchanges.push_back({sums ? Operation::all_gather : Operation::all_to_all,
                                         op.axes, of_gradient(op.written), of_gradient(op.read)});

@@ -72,7 +72,7 @@ struct Context {
   /// An expression's value for this stage's b and tp.
   std::int64_t value(const model::Expr& expression) const;
 
-  const model::Block& block(int index) const { return blocks[std::size_t(index)]; }
+  const model::Block& block(int index) const { return blocks[index]; }
   bool is_layer(int index) const { return block(index).kind == BlockKind::layer; }
   bool is_head(int index) const { return block(index).kind == BlockKind::head; }
   model::LayerKind layer_kind(int index) const {
@@ -82,9 +82,7 @@ struct Context {
     return model::segment_kinds(model, block(index).kind, layer_kind(index));
   }
   int stage_index(int block) const { return stage_of_block.at(block); }
-  const plan::Stage& stage_of(int block) const {
-    return plan.stages[std::size_t(stage_index(block))];
-  }
+  const plan::Stage& stage_of(int block) const { return plan.stages[stage_index(block)]; }
   plan::BlockRange range(int block) const { return plan::block_range(plan, stage_index(block)); }
   model::Recompute recompute(int index) const;
   bool recomputes(int index) const { return recompute(index) == model::Recompute::full; }

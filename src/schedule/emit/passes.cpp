@@ -127,8 +127,7 @@ void Passes::run_loss(const Slot& slot, int piece) {
   build_.add(slot, Operation::all_gather, {updates(Role::destination, statistics)},
              {.segment = SegmentKind::head, .group = model::Axis::tp});
   build_.add(slot, Operation::loss,
-             {updates(Role::saved, saved[std::size_t(last - 1)], last - 1),
-              reads(Role::saved, statistics, last),
+             {updates(Role::saved, saved[last - 1], last - 1), reads(Role::saved, statistics, last),
               reads(Role::targets, tokens(persistent_.targets, slot, SegmentKind::head, piece)),
               loss(first)},
              {.segment = SegmentKind::head, .replaces = first});
@@ -296,8 +295,7 @@ void Passes::exchange(const Slot& slot, const SegmentExchange& exchange, Segment
   const std::vector<BufferId>& saved = stores_.activations.saved(slot, kind);
   const SegmentBytes& segment = context_.segments.at(kind);
   const auto part = [&](const TensorPlace& place) {
-    if (place.saved >= 0 && saved[std::size_t(place.saved)] != BufferId::none)
-      return Part(saved[std::size_t(place.saved)]);
+    if (place.saved >= 0 && saved[place.saved] != BufferId::none) return Part(saved[place.saved]);
     if (place.among_products && scratch.products != BufferId::none)
       return Part(scratch.products, place.first_byte, place.bytes);
     const std::int64_t elsewhere = scratch.products == BufferId::none ? 0 : segment.product_grads;

@@ -53,7 +53,7 @@ Timetable::Timetable(const plan::Plan& plan, const Options& options)
     ranks.push_back({.passes = passes(plan, first, options)});
   for (bool moves = true; std::exchange(moves, false);)
     for (int first = 0; first < plan.pipeline_size(); ++first) {
-      Rank& rank = ranks[std::size_t(first)];
+      Rank& rank = ranks[first];
       for (; rank.done < rank.passes.size(); ++rank.done, moves = true) {
         const plan::Pass& pass = rank.passes[rank.done];
         if (pass.weights) {
@@ -109,7 +109,7 @@ std::vector<std::vector<Exchange>> exchanges(const plan::Plan& plan, int first,
   });
   std::vector<std::vector<Exchange>> after(ends.size() + 1);
   for (const auto& [moment, turn, exchange] : all)
-    after[std::size_t(std::ranges::upper_bound(ends, moment) - ends.begin())].push_back(exchange);
+    after[std::ranges::upper_bound(ends, moment) - ends.begin()].push_back(exchange);
   return after;
 }
 

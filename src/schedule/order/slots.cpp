@@ -20,7 +20,7 @@ std::vector<Slot> slots(const plan::Plan& plan, int first, const std::vector<mod
   const int lowest = int(std::ranges::find_if(all, &model::Block::trains) - all.begin());
   const auto forward = [&](int m, const plan::BlockRange& blocks) {
     const bool updates = m == 0 && options.mode == Mode::train;
-    if (updates && all[std::size_t(blocks.first)].trains())
+    if (updates && all[blocks.first].trains())
       order.insert(order.empty() ? order.end() : order.end() - 1, {Kind::update, 0, blocks.first});
     for (int block = blocks.first; block <= blocks.last; ++block) {
       if (updates && block < blocks.last && all[std::size_t(block) + 1].trains())
