@@ -114,9 +114,7 @@ inline bool trains_all(const model::Config& model) {
   return model.frozen_blocks == 0 && model.frozen_parameters.empty();
 }
 
-inline bool allows_tp(const model::Config& model, int tp) {
-  return model.num_heads % tp == 0;
-}
+inline bool allows_tp(const model::Config& model, int tp) { return model.num_heads % tp == 0; }
 
 /// How a stage cuts a microbatch and its layers.
 struct Split {

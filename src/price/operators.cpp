@@ -137,9 +137,9 @@ double segment_s(const model::Config& model, const hardware::Profile& profile,
   const model::Segment segment = model::segment(model, kind);
   const Values values{{"b", microbatch}, {"tp", tp}};
   const bool forward = pass == Pass::forward || pass == Pass::recompute;
-  std::vector<model::Run> runs;
-  if (run != all_runs)
-    runs = forward ? model::forward_runs(segment, tp) : model::backward_runs(segment, tp);
+  const std::vector<model::Run> runs =
+      forward ? model::forward_runs(segment, tp) : model::backward_runs(segment, tp);
+  const bool all = run == all_runs || runs.size() == 1;
   // Where a layer's last segment is recomputed nobody reads its output.
   const bool no_output = pass == Pass::recompute &&
                          kind == model::segment_kinds(model, model::BlockKind::layer).back();
@@ -147,7 +147,7 @@ double segment_s(const model::Config& model, const hardware::Profile& profile,
   for (int i = 0; i < int(segment.operators.size()); ++i) {
     const model::Operator& op = segment.operators[i];
     if (no_output && op.output_only) continue;
-    if (run != all_runs && !in_run(segment, pass, runs.at(std::size_t(run)), i)) continue;
+    if (!all && !in_run(segment, pass, runs.at(std::size_t(run)), i)) continue;
     sum_s += operator_s(model, profile, op, pass, values);
   }
   return sum_s * (1.0 + hardware::wait_share(profile, tp));

@@ -15,7 +15,8 @@ namespace brume::tuner {
 ///   min over configurations of  B / devices  sum over parts of  min over layouts of  tp / b  (F +
 ///   B)(b, tp)
 ///
-/// Layers keep all tensors for their backward. Recomputation, updates, transfers, interference and the pipeline's fill come on top.
+/// Layers keep all tensors for their backward. Recomputation, updates, transfers, interference and
+/// the pipeline's fill come on top.
 double least_work_s(const std::vector<PipelineConfig>& configs, const model::Config& model,
                     int global_batch, const hardware::Cluster& cluster,
                     const hardware::Machine& machine);
