@@ -225,7 +225,7 @@ TEST(Deck, MistsKeysNeedMistsConventions) {
 TEST(Deck, BoundsHold) {
   for (const char* wrong :
        {"model.vocab_size=2147483648", "model.family=bert", "model.dropout=0.1",
-        "training.precision=fp4", "training.optimizer.name=sgd",
+        "training.precision=fp4", "training.optimizer.name=adam",
         "training.optimizer.min_lr_ratio=1.5", "training.optimizer.beta1=-0.1",
         "training.optimizer.lr=-1", "search.zero_levels=[4]", "search.stages=[0]", "search.dp=[-1]",
         "search.optim_offload=[1.5]", "search.act_offload=[-0.5]", "cluster.memory_gib=0",
