@@ -104,7 +104,7 @@ model::Config model_with(const Optimizer& optimizer, Precision precision = Preci
 
 engine::Settings settings_with(const Optimizer& optimizer, int steps) {
   engine::Settings settings = test::contract_settings(steps);
-  settings.optimizer.lr = optimizer.row.name == model::lion.name ? 3e-3 : 0.1;
+  settings.optimizer.lr = optimizer.row.name == std::string("lion") ? 3e-3 : 0.1;
   settings.optimizer.kernels = {.here = optimizer.kernel, .on_host = optimizer.kernel};
   return settings;
 }

@@ -49,7 +49,7 @@ LayerCosts costs_of(const model::Config& model, const Costs& costs, Recompute re
   const Expr scatter_s =
       costs.collective(price::Collective::reduce_scatter, model::Axis::tp, stream_bytes);
   const Expr both_s = scatter_s + gather_s;
-  // Exchanges within a segment. A forward that sums terms there does not do so behind it.
+  // Exchanges within a segment. A forward that sums terms there does not sum them at its end.
   struct Exchanges {
     Expr sums_s = 0.0, gathers_s = 0.0, others_s = 0.0;
   };
@@ -95,9 +95,10 @@ LayerCosts costs_of(const model::Config& model, const Costs& costs, Recompute re
                    .read_s = costs.disk_read(to_disk)};
   for (SegmentKind kind : kinds) {
     if (kind != kinds.front()) layer.backward_s += beside(kind, backward);
-    layer.forward_tp_s += within(kind).others_s;
-    layer.backward_tp_s += within(kind).gathers_s + within(kind).others_s;
-    if (recompute == Recompute::full) layer.backward_tp_s += within(kind).others_s;
+    const Exchanges exchanges = within(kind);
+    layer.forward_tp_s += exchanges.others_s;
+    layer.backward_tp_s += exchanges.gathers_s + exchanges.others_s;
+    if (recompute == Recompute::full) layer.backward_tp_s += exchanges.others_s;
   }
   if (recompute == Recompute::full) {
     layer.backward_s += all(Pass::recompute);

@@ -57,18 +57,20 @@ void Context::add_exchanges(SegmentBytes& bytes, const model::Segment& segment) 
     if (!made.among_products) made.first_byte += bytes.product_grads;
     return made;
   };
+  const auto add = [](std::vector<SegmentExchange>& list, const model::Operator& op,
+                      Operation of_sum, const TensorPlace& read, const TensorPlace& written) {
+    const bool sums = op.kind == model::OperatorKind::reduce_scatter;
+    list.push_back({sums ? of_sum : Operation::all_to_all, op.axes, read, written});
+  };
   for (std::size_t i = 0; i + 1 < bytes.forward_runs.size(); ++i) {
     const model::Operator& op = segment.operators[bytes.forward_runs[i].end];
-    const bool sums = op.kind == model::OperatorKind::reduce_scatter;
-    bytes.forward_exchanges.push_back({sums ? Operation::reduce_scatter : Operation::all_to_all,
-                                       op.axes, of_forward(op.read), of_forward(op.written)});
+    add(bytes.forward_exchanges, op, Operation::reduce_scatter, of_forward(op.read),
+        of_forward(op.written));
   }
   for (std::size_t i = 0; i + 1 < bytes.backward_runs.size(); ++i) {
-    const int call = segment.backward[bytes.backward_runs[i].end].op;
-    const model::Operator& op = segment.operators[call];
-    const bool sums = op.kind == model::OperatorKind::reduce_scatter;
-    bytes.backward_exchanges.push_back({sums ? Operation::all_gather : Operation::all_to_all,
-                                        op.axes, of_gradient(op.written), of_gradient(op.read)});
+    const model::Operator& op = segment.operators[segment.backward[bytes.backward_runs[i].end].op];
+    add(bytes.backward_exchanges, op, Operation::all_gather, of_gradient(op.written),
+        of_gradient(op.read));
   }
 }
 

@@ -61,8 +61,8 @@ void Passes::segments_forward(const Slot& slot, Operation operation, const Slot*
     const SegmentKind kind = kinds[i];
     const bool last = i + 1 == kinds.size();
     const bool made = !context_.is_head(slot.block) && !(last && operation == Operation::recompute);
-    const bool cut = context_.segments.at(kind).cuts_output;
-    const bool in_place = context_.stage.tp > 1 && kind != SegmentKind::embedding && !cut;
+    const bool gathered = context_.stage.tp > 1 && kind != SegmentKind::embedding;
+    const bool cut = context_.segments.at(kind).cuts_output, in_place = gathered && !cut;
     const char* name = last ? "output" : "middle";
     const BufferId input = kept.use(slot, kind);
     if (last && operation == Operation::forward) kept.use_first_beside(next);
@@ -74,7 +74,7 @@ void Passes::segments_forward(const Slot& slot, Operation operation, const Slot*
     kept.make_saved(slot, kind);
     run_forward(slot, kind, operation, output);
     if (!made) continue;
-    if (in_place || cut) kept.overwritten(slot, kind);
+    if (gathered) kept.overwritten(slot, kind);
     const BufferId shard = cut ? output : stores_.streams.scatter(slot, output, name);
     if (last)
       stores_.streams.put(slot, shard);
@@ -255,7 +255,7 @@ void Passes::run_backward_weights(const Slot& slot, SegmentKind kind) {
 
 // --- runs ---------------------------------------------------------------------------------------
 
-/// Brings a later input together beside a segment's longest run: a channel works in order, so an
+/// Brings a later input together during a segment's longest run: a channel works in order, so an
 /// exchange before that run would wait for it.
 void Passes::bring_beside(const std::vector<model::Run>& runs, std::function<void()> bring) {
   if (runs.size() == 1) return bring();
