@@ -20,6 +20,7 @@ namespace {
 std::atomic<int> computing = 0;
 std::atomic<int> running_waits = 0;
 std::atomic<std::uint64_t> waits_over = 0;
+std::atomic<std::uint64_t> looks_taken = 0;
 
 /// Counts a wait.
 class Waiting {
@@ -54,7 +55,7 @@ void poll(const Test& test, bool message = false) {
   sleep_precisely();
   const Waiting counted;
   const auto begin = std::chrono::steady_clock::now();
-  for (int done = 0; test(&done), !done;) {
+  for (int done = 0; ++looks_taken, test(&done), !done;) {
     const nanoseconds waited = std::chrono::steady_clock::now() - begin;
     const bool beside_computation = message && computing > 0;
     if (!beside_computation && waited < microseconds(300)) continue;
@@ -88,7 +89,7 @@ int mpi_count(std::size_t count) {
   return static_cast<int>(count);
 }
 
-Waits waits() { return {running_waits, waits_over}; }
+Waits waits() { return {running_waits, waits_over, looks_taken}; }
 
 MPI_Status wait(MPI_Request request, std::source_location where) {
   MPI_Status status{};

@@ -41,10 +41,11 @@ MPI_Status wait_for_message(MPI_Request request,
 void wait(std::span<MPI_Request> requests,
           std::source_location where = std::source_location::current());
 
-/// How often threads of this process wait for other ranks in these two.
+/// The waits of this process's threads for other ranks.
 struct Waits {
-  int running;         ///< now
-  std::uint64_t over;  ///< since the process began
+  int running;          ///< now
+  std::uint64_t over;   ///< since the process began
+  std::uint64_t looks;  ///< at the requests waited for, since the process began
 };
 Waits waits();
 
