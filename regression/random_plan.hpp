@@ -110,6 +110,18 @@ inline void freeze_some(int i, model::Config& model) {
   if (i % 4 == 3 || i % 12 == 2) freeze(model, parts[i / 4 % 7]);
 }
 
+/// Gives a model an adapter beside some linear layers, by the number of a plan; beside every third
+/// one norms are trained too.
+inline void adapt(int i, model::Config& model) {
+  const std::vector<model::Module> targets = model::adapter_targets(model);
+  model.adapter = {.rank = 1 + i % 4, .scale = i % 2 == 0 ? 2.0 : 0.7};
+  for (std::size_t t = 0; t < targets.size(); ++t)
+    if (i % 3 == 0 || (t + std::size_t(i)) % 3 != 0) model.adapter.targets.push_back(targets[t]);
+  model::freeze(model, [&](const model::Parameter& one) {
+    return !one.id.is_adapter() && (i % 3 != 1 || one.name.find("norm") == std::string::npos);
+  });
+}
+
 inline bool trains_all(const model::Config& model) {
   return model.frozen_blocks == 0 && model.frozen_parameters.empty();
 }

@@ -26,6 +26,15 @@ struct ParameterGroupKeys {
   bool frozen = false;         ///< not trained: no gradient, no optimizer state
 };
 
+/// Terms of low rank beside linear layers, which alone are trained.
+struct AdapterKeys {
+  int rank = 0;                      ///< 0: no adapter
+  double alpha = 0.0;                ///< 0: rank
+  std::string scaling = "standard";  ///< of the terms: standard, alpha / rank | rslora, alpha /
+                                     ///< sqrt(rank)
+  std::vector<std::string> targets;  ///< patterns of linear layers' names; empty: all
+};
+
 struct ModelKeys {
   std::string config;        ///< config.json of a Hugging Face model; the keys given beside it win
   std::string config_place;  ///< not a key itself: where `config` got its value
@@ -61,6 +70,7 @@ struct ModelKeys {
   bool isolated = false;                        ///< not a key itself: data.documents is "isolate"
   std::vector<ParameterGroupKeys> groups = {};  ///< not a key itself: training.optimizer.groups
   std::string optimizer = "adamw";              ///< not a key itself: training.optimizer.name
+  AdapterKeys adapter = {};                     ///< not a key itself: training.adapter
   std::vector<std::string> given;               ///< not a key itself: those the deck gave a value
 };
 
@@ -94,6 +104,7 @@ struct TrainingKeys {
   int compare_replicas_every = 100;   ///< iterations; 0: never
   double silence_limit_s = 30.0;      ///< longest time without a heartbeat or a finished task
   OptimizerKeys optimizer;
+  AdapterKeys adapter;
 };
 
 struct DataKeys {

@@ -35,6 +35,10 @@ void add(ConstVector x, Vector y);
 template <class Storage = float>
 void copy(ConstVectorOf<Storage> x, VectorOf<Storage> y);
 
+/// y *= factor, element by element.
+template <class Storage = float>
+void scale(float factor, VectorOf<Storage> y);
+
 /// y = value, element by element.
 void fill(float value, Vector y);
 

@@ -26,22 +26,38 @@ enum class Module {
   qkv,
   q,
   kv,
+  k,  ///< of an adapter alone, like v, gate and up
+  v,
   attention_out,
   mlp_in,
+  mlp_gate,
+  mlp_up,
   mlp_out,
   head_norm,
   head
 };
 inline constexpr int num_modules = int(Module::head) + 1;
 
+/// A parameter of a module.
+enum class Part {
+  weight,  ///< or gain, or table
+  bias,
+  lora_a,  ///< an adapter's first factor [rank, inputs]
+  lora_b   ///< ... and its second one [outputs, rank]
+};
+inline constexpr int num_parts = int(Part::lora_b) + 1;
+
 struct ParameterId {
   Module module;
-  bool bias = false;  ///< false: the weight, gain or table
+  Part part = Part::weight;
 
+  bool is_adapter() const { return part == Part::lora_a || part == Part::lora_b; }
   bool operator==(const ParameterId&) const = default;
 };
 /// Name within a block: "attention.qkv.weight".
-const char* name(ParameterId id);
+std::string name(ParameterId id);
+/// Name of a linear layer: "attention.q".
+std::string target_name(Module target);
 
 // --- kernels ------------------------------------------------------------------------------------
 
@@ -177,11 +193,12 @@ struct Operator {
   TensorId read, written;  ///< the same one: in place
   std::vector<TensorId> statistics = {};
   std::vector<Module> modules = {};  ///< side by side, each with columns of its own
-  std::vector<Expr> dims;
-  Expr forward_flops;
-  Expr backward_flops;
-  Expr forward_bytes;  ///< read and written in fp32
-  Expr backward_bytes;
+  Part part = Part::weight;          ///< that a product multiplies by; lora_b: the product is added
+  std::vector<Expr> dims = {};
+  Expr forward_flops = 0.0;
+  Expr backward_flops = 0.0;
+  Expr forward_bytes = 0.0;  ///< read and written in fp32
+  Expr backward_bytes = 0.0;
   double share = 1.0;    ///< share of FLOPs and time that is done: attention within a window
   double trained = 1.0;  ///< share of its parameters that is, over blocks with a backward
   AxisSet axes = {};     ///< ranks of an exchange differ along these

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -26,6 +27,8 @@ using families::NormKind;
 /// Keys that a layer's queries see: all earlier tokens, or a window of them.
 enum class LayerKind { full, window };
 
+struct Parameter;
+
 /// How rotary angles are stretched for sequences longer than those of an earlier training.
 struct RopeScaling {
   enum class Kind { none, linear, llama3 };
@@ -34,6 +37,16 @@ struct RopeScaling {
   double low_freq_factor = 1.0;   ///< llama3: turns within original_seq_len below which a frequency
   double high_freq_factor = 4.0;  ///< is divided whole, above which it is left alone
   int original_seq_len = 8192;
+};
+
+/// Terms of low rank beside linear layers: y = W x + scale B A x. They are trained, and no other
+/// parameter is.
+///
+/// @source  Hu et al. 2021
+struct Adapter {
+  int rank = 0;                      ///< r; 0: no adapter
+  double scale = 1.0;                ///< alpha / r, or alpha / sqrt(r) (Kalajdzievski 2023)
+  std::vector<Module> targets = {};  ///< linear layers of adapter_targets(), in its order
 };
 
 /// Sizes of a model, all per whole model (not per rank).
@@ -73,6 +86,7 @@ struct Config {
   int head_tokens = 1024;  ///< most tokens of a microbatch whose logits exist at once
   /// Tensor-parallel ranks exchange a layer's normed input there and back, as tests ask.
   bool exchanges_normed = false;
+  Adapter adapter = {};
   Precision precision = Precision::fp32;
   const OptimizerRow* optimizer = &adamw;  ///< outlives the Config
 
@@ -136,12 +150,20 @@ std::string text(const Config& config);
 /// @source  Su et al. 2021, eq. (15); Chen et al. 2023; Llama 3 model card, reference code
 std::vector<double> rope_frequencies(const Config& config, LayerKind kind = LayerKind::full);
 
+/// The linear layers of a layer that an adapter may stand beside: as the family's files cut them.
+/// Products of fused modules have several of them, queries, keys and values for example.
+std::vector<Module> adapter_targets(const Config& config);
+
+/// Freezes the parameters for which `frozen` holds, on top of those that are.
+/// @return false if no parameter is left to train
+bool freeze(Config& config, const std::function<bool(const Parameter&)>& frozen);
+
 /// The kinds of layers that a model has, with the number of each.
 std::vector<std::pair<LayerKind, int>> layer_counts(const Config& config);
 
 // --- parameters ---------------------------------------------------------------------------------
 
-enum class Init { zeros, ones, normal };
+enum class Init { zeros, ones, normal, uniform };
 
 /// One parameter tensor of the whole model.
 struct Parameter {
@@ -155,7 +177,7 @@ struct Parameter {
   bool tp_partial = false;  ///< each tp rank's gradient is a part of the sum
   bool decays = false;      ///< weight decay applies
   Init init = Init::zeros;
-  double std = 0.0;              ///< standard deviation of a normal initialisation
+  double std = 0.0;              ///< standard deviation of a random initialisation, of mean 0
   bool frozen = false;           ///< not trained
   std::int64_t first_index = 0;  ///< global index of its first element, for initial values
 

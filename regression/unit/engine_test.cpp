@@ -98,6 +98,19 @@ TEST_P(Contract, RandomPlanOfASpecialModelTrainsLikeOneRank) {
   expect_contract(model, test::plan_number(i, random, model), test::head_tokens(i));
 }
 
+// Linear layers of all families, in plans of all kinds but those that need all blocks trained.
+TEST_P(Contract, RandomPlanOfAnAdapterTrainsLikeOneRank) {
+  const int i = GetParam();
+  std::mt19937 random(unsigned(i) * 6700417 + 19);
+  const std::vector<model::Config> special = test::special_models();
+  model::Config model = i % 4 == 0   ? test::random_model(random)
+                        : i % 4 == 1 ? test::random_family_model(random)
+                                     : special[std::size_t(i / 2) % special.size()];
+  model.isolated = i % 5 == 0;
+  test::adapt(i, model);
+  expect_contract(model, test::plan_number(i, random, model), test::head_tokens(i));
+}
+
 INSTANTIATE_TEST_SUITE_P(Engine, Contract, ::testing::ValuesIn(test::plan_numbers()));
 
 class InterleavedContract : public ::testing::TestWithParam<int> {};

@@ -31,11 +31,15 @@ std::vector<Config> models() {
   return all;
 }
 
-/// The same, and with exchanges within their layers.
+/// The same, with exchanges within their layers, and with adapters.
 std::vector<Config> all_models() {
   std::vector<Config> all = models();
   for (Config one : models()) {
     one.exchanges_normed = true;
+    all.push_back(one);
+  }
+  for (Config one : models()) {
+    test::adapt(int(all.size()), one);
     all.push_back(one);
   }
   return all;

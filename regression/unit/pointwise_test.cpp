@@ -131,6 +131,15 @@ TEST(Pointwise, AddFillAndSumSquares) {
   }
 }
 
+TEST(Pointwise, ScaleMultipliesEachElement) {
+  for (const int count : {0, 1, 15, 30001}) {
+    Array y = random_array(1, count, 2);
+    const std::vector<float> before = y.values();
+    scale(0.7f, y.vector());
+    for (int i = 0; i < count; ++i) ASSERT_EQ(y.values()[i], 0.7f * before[i]) << i;
+  }
+}
+
 TEST(Pointwise, CopyKeepsTheBits) {
   Array x = random_array(1, 5000, 1), y(1, 5000);
   copy(x.vector(), y.vector());

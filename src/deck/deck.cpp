@@ -423,6 +423,8 @@ Deck resolved(Deck deck, const Document& document) {
   const auto is_frozen = [](const ParameterGroupKeys& group) { return group.frozen; };
   check(!deck.analysis.mist() || std::ranges::none_of(deck.training.optimizer.groups, is_frozen),
         "analysis.conventions", "\"mist\" counts all parameters as trained: freeze none");
+  check(!deck.analysis.mist() || deck.training.adapter.rank == 0, "analysis.conventions",
+        "\"mist\" counts all parameters as trained: set training.adapter.rank = 0");
   check(!deck.analysis.mist() || deck.training.optimizer.name == "adamw", "analysis.conventions",
         fmt::format("\"mist\" counts AdamW's state, found training.optimizer.name = \"{}\"",
                     deck.training.optimizer.name));
@@ -449,6 +451,7 @@ Deck resolved(Deck deck, const Document& document) {
   model.isolated = data.documents == "isolate";
   model.groups = deck.training.optimizer.groups;
   model.optimizer = deck.training.optimizer.name;
+  model.adapter = deck.training.adapter;
   check(!deck.output.directory.empty(), "output.directory", "must name a directory, found \"\"");
   return deck;
 }

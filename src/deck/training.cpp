@@ -70,6 +70,28 @@ const Schema<OptimizerKeys>& optimizer_schema() {
   return schema;
 }
 
+const Schema<AdapterKeys>& adapter_schema() {
+  static const auto schema = [] {
+    return Schema<AdapterKeys>()
+        .key("rank", &AdapterKeys::rank,
+             {.help = "rank of the adapter's terms, which alone are trained; 0: no adapter",
+              .min = 0,
+              .max = 4096,
+              .aliases = {"r"}})
+        .key(
+            "alpha", &AdapterKeys::alpha,
+            {.help = "scale of the terms times rank; 0: rank", .min = 0, .aliases = {"lora_alpha"}})
+        .key("scaling", &AdapterKeys::scaling,
+             {.help = "scale of the terms: standard is alpha / rank, rslora alpha / sqrt(rank)",
+              .choices = {"standard", "rslora"}})
+        .key("targets", &AdapterKeys::targets,
+             {.help = "linear layers that get a term, as patterns: \"attention.*\", "
+                      "\"mlp.out\"; empty: all",
+              .aliases = {"target_modules"}});
+  }();
+  return schema;
+}
+
 }  // namespace
 
 const Schema<TrainingKeys>& training_schema() {
@@ -123,7 +145,9 @@ const Schema<TrainingKeys>& training_schema() {
                       "for 5 steps also ends the job; raise it to debug",
               .min = 1,
               .aliases = {"silence_limit_s"}})
-        .table("optimizer", &TrainingKeys::optimizer, optimizer_schema(), "Optimizer");
+        .table("optimizer", &TrainingKeys::optimizer, optimizer_schema(), "Optimizer")
+        .table("adapter", &TrainingKeys::adapter, adapter_schema(),
+               "Low-rank adapter (LoRA): terms beside linear layers, all else frozen");
   }();
   return schema;
 }

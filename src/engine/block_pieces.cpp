@@ -21,7 +21,7 @@ std::map<int, BlockPieces> block_pieces(const plan::Plan& plan, const model::Con
     pieces.indices.fill(-1);
     for (std::size_t i = 0; i < pieces.layout.pieces.size(); ++i) {
       const model::ParameterId id = pieces.parameter(pieces.layout.pieces[i]).id;
-      pieces.indices[2 * int(id.module) + id.bias] = int(i);
+      pieces.indices[index_of(id)] = int(i);
     }
   }
   return blocks;

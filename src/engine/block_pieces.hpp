@@ -10,19 +10,24 @@
 
 namespace brume::engine {
 
+inline std::size_t index_of(model::ParameterId id) {
+  return std::size_t(model::num_parts * int(id.module) + int(id.part));
+}
+
 /// A block's parameters within its flat buffers.
 struct BlockPieces {
   model::Block block;
   model::Layout layout;
-  std::vector<UpdateRule> rules;                    ///< a rule per parameter of the block
-  std::array<int, 2 * model::num_modules> indices;  ///< pieces by ParameterId; -1: none
+  std::vector<UpdateRule> rules;  ///< a rule per parameter of the block
+  std::array<int, model::num_parts * model::num_modules>
+      indices;  ///< pieces by ParameterId; -1: none
 
   const model::Parameter& parameter(const model::Piece& piece) const {
     return block.parameters[piece.parameter];
   }
   /// @return null if the block has no such parameter
   const model::Piece* find(model::ParameterId id) const {
-    const int index = indices[2 * int(id.module) + id.bias];
+    const int index = indices[index_of(id)];
     return index < 0 ? nullptr : &layout.pieces[index];
   }
 

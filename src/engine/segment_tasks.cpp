@@ -5,7 +5,6 @@
 #include "base/error.hpp"
 #include "device/device.hpp"
 #include "kernels/cross_entropy.hpp"
-#include "kernels/pointwise.hpp"
 #include "kernels/rope.hpp"
 
 namespace brume::engine {
@@ -14,6 +13,7 @@ using kernels::Write;
 using model::Module;
 using model::Operator;
 using model::OperatorKind;
+using model::Part;
 using model::SegmentKind;
 using model::TensorId;
 using schedule::Operation;
@@ -47,9 +47,11 @@ SegmentTasks<Storage>::SegmentTasks(const plan::Plan& plan, const model::Config&
                                     const plan::Place& place,
                                     const std::map<int, BlockPieces>& blocks)
     : hidden_(model.hidden_size),
+      lora_rank_(model.adapter.rank),
       eps_(float(model.norm_eps)),
       gain_base_(model.gain_base()),
       embedding_scale_(model.embedding_scale()),
+      lora_scale_(float(model.adapter.scale)),
       logits_cap_(float(model.logits_cap)),
       rotary_dim_(model.rotary_dim()),
       blocks_(blocks) {
@@ -90,7 +92,12 @@ void SegmentTasks<Storage>::describe_attention(const plan::Stage& stage,
   const int q = attention_.heads * attention_.head_dim, k = attention_.keys() * attention_.head_dim;
   columns_[std::size_t(Module::q)] = columns_[std::size_t(Module::q_norm)] = {0, q};
   columns_[std::size_t(Module::k_norm)] = {q, k};
+  columns_[std::size_t(Module::k)] = {q, k};
+  columns_[std::size_t(Module::v)] = {q + k, k};
   columns_[std::size_t(Module::kv)] = {q, 2 * k};
+  const int ffn = model.ffn_size / stage.tp;
+  columns_[std::size_t(Module::mlp_gate)] = {0, ffn};
+  columns_[std::size_t(Module::mlp_up)] = {ffn, ffn};
 }
 
 template <class Storage>
@@ -124,9 +131,15 @@ void SegmentTasks<Storage>::describe(List& list, const model::Config& model, Seg
       list.tensors[std::size_t(op.written)].columns = rows_of_table_;
     if (op.kind != OperatorKind::gelu) continue;
     list.gelu = i;
-    if (i > 0 && model::is_product(list.op(i - 1).kind)) list.product_before = i - 1;
+    // Beside an adapter neither product has the whole sum.
+    const auto alone = [&](TensorId Operator::*side, TensorId id) {
+      return std::ranges::count(operators, id, side) == 1;
+    };
+    if (i > 0 && model::is_product(list.op(i - 1).kind) && alone(&Operator::written, op.read))
+      list.product_before = i - 1;
     const auto behind = std::ranges::find(operators, op.written, &Operator::read);
-    if (model::is_product(behind->kind)) list.product_behind = int(behind - operators.begin());
+    if (model::is_product(behind->kind) && alone(&Operator::read, op.written))
+      list.product_behind = int(behind - operators.begin());
   }
 }
 
@@ -225,15 +238,15 @@ kernels::Vector SegmentTasks<Storage>::statistic(const Pass& p, TensorId id) con
 
 /// A head multiplies with its own table or with the tied one.
 template <class Storage>
-auto SegmentTasks<Storage>::weight(const Pass& p, Module module) const -> ConstMatrix {
+auto SegmentTasks<Storage>::weight(const Pass& p, model::ParameterId id) const -> ConstMatrix {
   if (const Storage* tied = p.o.template optional<Storage>(Role::weights, 1))
     return {tied, std::size_t(rows_of_table_), std::size_t(hidden_)};
-  return p.block.matrix(p.o.template data<Storage>(Role::weights), {module});
+  return p.block.matrix(p.o.template data<Storage>(Role::weights), id);
 }
 template <class Storage>
-kernels::Matrix SegmentTasks<Storage>::weight_grads(const Pass& p, Module module) const {
+kernels::Matrix SegmentTasks<Storage>::weight_grads(const Pass& p, model::ParameterId id) const {
   if (float* tied = p.o.optional(Role::grads, 1)) return rows(tied, rows_of_table_, hidden_);
-  return p.block.matrix_grads(p.o.optional(Role::grads), {module});
+  return p.block.matrix_grads(p.o.optional(Role::grads), id);
 }
 
 /// Whether a product that reads the tensor, or one made from it again, trains its weights.
@@ -242,8 +255,9 @@ bool SegmentTasks<Storage>::trains_reader(const Pass& p, TensorId id) const {
   return std::ranges::any_of(p.list.segment.operators, [&](const Operator& op) {
     if (op.read != id || op.in_place()) return false;
     if (!model::is_product(op.kind)) return op.again && trains_reader(p, op.written);
-    return std::ranges::any_of(
-        op.modules, [&](Module module) { return weight_grads(p, module).data() != nullptr; });
+    return std::ranges::any_of(op.modules, [&](Module module) {
+      return weight_grads(p, {module, op.part}).data() != nullptr;
+    });
   });
 }
 
@@ -311,16 +325,25 @@ void SegmentTasks<Storage>::for_modules(const Pass& p, const Operator& op, const
                            ? Write::replace
                            : Write::accumulate;
   std::int64_t statistics = 0;
+  int index = 0;
   for (const Module module : op.modules) {
     Call c = whole;
-    const Columns& columns = columns_[std::size_t(module)];
+    const Columns low{lora_rank_ * index++, lora_rank_};
+    const Columns& columns = op.part == Part::lora_a ? low : columns_[std::size_t(module)];
     cut(c.written, columns);
     cut(c.d_written, columns);
-    if (adds_to(p, op.written)) c.bias = p.block.vector(weights, {module, true});
-    c.d_bias = p.block.vector_grads(grads, {module, true});
+    if (op.part == Part::weight) {
+      if (adds_to(p, op.written)) c.bias = p.block.vector(weights, {module, Part::bias});
+      c.d_bias = p.block.vector_grads(grads, {module, Part::bias});
+    } else if (op.part == Part::lora_b) {
+      cut(c.read, low);
+      cut(c.d_read, low);
+      c.residual = c.written;
+      write_d_read = Write::replace;
+    }
     if (model::is_product(op.kind)) {
-      c.weight = weight(p, module);
-      c.d_weight = weight_grads(p, module);
+      c.weight = weight(p, {module, op.part});
+      c.d_weight = weight_grads(p, {module, op.part});
       c.write_d_read = std::exchange(write_d_read, Write::accumulate);
       // A tied table's gradient was cleared: the embedding adds to it too.
       if (p.o.task.find(Role::weights, 1)) c.write = Write::accumulate;
@@ -347,6 +370,7 @@ void SegmentTasks<Storage>::run_forward(const Pass& p, const Operator& op, const
     if (of_heads) c.read = c.written;
     again && !of_heads ? c.again() : c.forward();
   });
+  if (op.part == Part::lora_a) scale_low(whole.written);
 }
 
 // --- tasks --------------------------------------------------------------------------------------
@@ -463,6 +487,7 @@ void SegmentTasks<Storage>::backward(const Operands& o) const {
     if (op.kind == OperatorKind::rope) cut(c.d_read, Columns{0, c.written.extent_int(1)});
     if (op.read == TensorId::input) c.d_residual = sum;
     for_modules(p, op, c, [](const Call& one) { one.backward_input(); });
+    if (op.part == Part::lora_b) scale_low(c.d_read);
     if (op.read == TensorId::input) sum = c.d_read;
   }
 }

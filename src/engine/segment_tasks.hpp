@@ -7,6 +7,7 @@
 
 #include "block_pieces.hpp"
 #include "engine/kernel_calls.hpp"
+#include "kernels/pointwise.hpp"
 #include "operands.hpp"
 
 namespace brume::engine {
@@ -83,21 +84,26 @@ class SegmentTasks {
   Matrix gradient(const Pass& p, model::TensorId id) const;
   Matrix gradient_at(const Pass& p, model::TensorId id) const;
   kernels::Vector statistic(const Pass& p, model::TensorId id) const;
-  ConstMatrix weight(const Pass& p, model::Module module) const;
-  kernels::Matrix weight_grads(const Pass& p, model::Module module) const;
+  ConstMatrix weight(const Pass& p, model::ParameterId id) const;
+  kernels::Matrix weight_grads(const Pass& p, model::ParameterId id) const;
   bool trains_reader(const Pass& p, model::TensorId id) const;
 
   Call call(const Pass& p, const model::Operator& op) const;
   template <class Each>
   void for_modules(const Pass& p, const model::Operator& op, const Call& whole, Each each) const;
+  /// Scales the tensor between an adapter's factors, or its gradient.
+  void scale_low(Matrix low) const {
+    kernels::scale<Storage>(lora_scale_, {low.data(), low.size()});
+  }
   bool adds_to(const Pass& p, model::TensorId id) const;
   void run_forward(const Pass& p, const model::Operator& op, const Call& whole, bool again) const;
 
   int tp_, tp_rank_;
   int hidden_;
+  int lora_rank_;
   int rows_of_table_;  ///< tokens of the vocabulary that this rank has
   kernels::VocabularyPart vocabulary_;
-  float eps_, gain_base_, embedding_scale_, logits_cap_;
+  float eps_, gain_base_, embedding_scale_, lora_scale_, logits_cap_;
   int head_dim_, rotary_dim_, seq_len_;
   kernels::AttentionShape attention_;
   std::array<Columns, model::num_modules> columns_;

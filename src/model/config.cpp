@@ -70,24 +70,45 @@ bool is_frozen(const std::vector<deck::ParameterGroupKeys>& groups, const std::s
   return group != groups.end() && group->frozen;
 }
 
-/// Sets what the groups freeze. @throws Error(input) where that is all
-void freeze(Config& config, const std::vector<deck::ParameterGroupKeys>& groups) {
-  if (std::ranges::none_of(groups, &deck::ParameterGroupKeys::frozen)) return;
-  bool trains = false;
-  for (const Block& block : blocks(config)) {
-    std::vector<std::string> frozen;
-    for (const Parameter& one : block.parameters)
-      if (is_frozen(groups, one.name)) frozen.push_back(one.name);
-    if (!trains && frozen.size() == block.parameters.size()) {
-      ++config.frozen_blocks;
-      continue;
-    }
-    trains = trains || frozen.size() < block.parameters.size();
-    std::ranges::copy(frozen, std::back_inserter(config.frozen_parameters));
+Adapter adapter(const deck::AdapterKeys& keys, const Config& config) {
+  if (keys.rank == 0) {
+    require(keys.alpha == 0.0 && keys.targets.empty(), Failure::input,
+            "training.adapter: rank must be given, at least 1");
+    return {};
   }
+  const double alpha = keys.alpha > 0.0 ? keys.alpha : keys.rank;
+  Adapter adapter{.rank = keys.rank,
+                  .scale = alpha / (keys.scaling == "rslora" ? std::sqrt(keys.rank) : keys.rank)};
+  const std::vector<Module> all = adapter_targets(config);
+  const auto fits_one = [&](const std::string& pattern) {
+    return std::ranges::any_of(all, [&](Module one) { return fits(pattern, target_name(one)); });
+  };
+  for (const std::string& pattern : keys.targets)
+    if (!fits_one(pattern)) {
+      std::vector<std::string> names;
+      std::ranges::transform(all, std::back_inserter(names), target_name);
+      throw Error(Failure::input,
+                  "training.adapter.targets: \"{}\" fits none of this model's linear layers: {}",
+                  pattern, fmt::join(names, ", "));
+    }
+  std::ranges::copy_if(all, std::back_inserter(adapter.targets), [&](Module one) {
+    return keys.targets.empty() || std::ranges::any_of(keys.targets, [&](const auto& pattern) {
+             return fits(pattern, target_name(one));
+           });
+  });
+  return adapter;
+}
+
+/// Freezes what is no adapter's beside one, and what the groups freeze.
+/// @throws Error(input) where that is all
+void freeze(Config& config, const std::vector<deck::ParameterGroupKeys>& groups) {
+  const bool adapts = config.adapter.rank > 0;
+  if (!adapts && std::ranges::none_of(groups, &deck::ParameterGroupKeys::frozen)) return;
+  const bool trains = freeze(config, [&](const Parameter& one) {
+    return (adapts && !one.id.is_adapter()) || is_frozen(groups, one.name);
+  });
   require(trains, Failure::input,
           "training.optimizer.groups: all parameters are frozen, so there is nothing to train");
-  std::ranges::sort(config.frozen_parameters);
 }
 
 RopeScaling rope_scaling(const deck::RopeScalingKeys& keys) {
@@ -105,6 +126,45 @@ RopeScaling rope_scaling(const deck::RopeScalingKeys& keys) {
 
 bool fits(const std::string& pattern, const std::string& name) {
   return ::fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
+}
+
+std::vector<Module> adapter_targets(const Config& m) {
+  const families::TensorNames& files = m.family->tensors;
+  const bool fused = !files.fused_qkv.empty() || files.of_layer.at("attention.qkv").size() == 1;
+  std::vector<Module> targets;
+  if (!fused)
+    targets = {Module::q, Module::k, Module::v};
+  else if (m.kv_heads() == m.num_heads)
+    targets = {Module::qkv};
+  else
+    targets = {Module::q, Module::kv};
+  targets.push_back(Module::attention_out);
+  if (m.gated())
+    targets.insert(targets.end(), {Module::mlp_gate, Module::mlp_up});
+  else
+    targets.push_back(Module::mlp_in);
+  targets.push_back(Module::mlp_out);
+  return targets;
+}
+
+bool freeze(Config& config, const std::function<bool(const Parameter&)>& frozen) {
+  int blocks_without = 0;
+  std::vector<std::string> names;
+  bool trains = false;
+  for (const Block& block : blocks(config)) {
+    std::vector<std::string> here;
+    for (const Parameter& one : block.parameters)
+      if (one.frozen || frozen(one)) here.push_back(one.name);
+    trains = trains || here.size() < block.parameters.size();
+    if (trains)
+      std::ranges::move(here, std::back_inserter(names));
+    else
+      ++blocks_without;
+  }
+  std::ranges::sort(names);
+  config.frozen_blocks = blocks_without;
+  config.frozen_parameters = std::move(names);
+  return trains;
 }
 
 bool Config::reads_documents(SegmentKind kind) const {
@@ -156,6 +216,7 @@ Config config(const deck::ModelKeys& keys, std::string_view precision) {
                 .precision = model::precision(precision),
                 .optimizer = &optimizer(keys.optimizer)};
   check(config);
+  config.adapter = adapter(keys.adapter, config);
   freeze(config, keys.groups);
   return config;
 }
@@ -196,6 +257,10 @@ std::string text(const Config& m) {
     line += fmt::format(" query_scalar={}", m.query_scalar);
   if (m.attention_cap > 0.0 || m.logits_cap > 0.0)
     line += fmt::format(" caps={}/{}", m.attention_cap, m.logits_cap);
+  if (m.adapter.rank > 0) {
+    line += fmt::format(" adapter={}/{}", m.adapter.rank, m.adapter.scale);
+    for (const Module target : m.adapter.targets) line += "/" + target_name(target);
+  }
   if (!m.rotary()) return line;
   if (m.rotary_dim() != m.head_dim()) line += fmt::format(" rotary_dim={}", m.rotary_dim());
   line += fmt::format(" rope_theta={}", m.rope_theta);

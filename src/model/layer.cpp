@@ -25,8 +25,12 @@ constexpr ModuleNames modules[] = {
     {Module::qkv, "attention.qkv.weight", "attention.qkv.bias"},
     {Module::q, "attention.q.weight", "attention.q.bias"},
     {Module::kv, "attention.kv.weight", "attention.kv.bias"},
+    {Module::k, "attention.k.weight", ""},
+    {Module::v, "attention.v.weight", ""},
     {Module::attention_out, "attention.out.weight", "attention.out.bias"},
     {Module::mlp_in, "mlp.in.weight", "mlp.in.bias"},
+    {Module::mlp_gate, "mlp.gate.weight", ""},
+    {Module::mlp_up, "mlp.up.weight", ""},
     {Module::mlp_out, "mlp.out.weight", "mlp.out.bias"},
     {Module::head_norm, "norm.gain", "norm.bias"},
     {Module::head, "weight", ""},
@@ -286,9 +290,20 @@ void Derivation::place_backward() {
 
 }  // namespace
 
-const char* name(ParameterId id) {
+std::string name(ParameterId id) {
   const ModuleNames& names = modules[std::size_t(id.module)];
-  return id.bias ? names.bias : names.weight;
+  switch (id.part) {
+    case Part::weight: return names.weight;
+    case Part::bias: return names.bias;
+    case Part::lora_a: return target_name(id.module) + ".lora_a";
+    case Part::lora_b: return target_name(id.module) + ".lora_b";
+  }
+  return "";
+}
+
+std::string target_name(Module target) {
+  const std::string weight = name({target});
+  return weight.substr(0, weight.rfind('.'));
 }
 
 namespace {

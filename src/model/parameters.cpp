@@ -3,10 +3,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
+#include <iterator>
 #include <numbers>
 #include <numeric>
+#include <utility>
 
 #include "base/error.hpp"
 #include "base/text.hpp"
@@ -49,7 +52,7 @@ Parameter gain(Module norm, const Config& m, int width) {
 void add_norm(std::vector<Parameter>& parameters, const Config& m, Module norm) {
   parameters.push_back(gain(norm, m, m.hidden_size));
   if (m.norm() == NormKind::layer)
-    parameters.push_back({.id = {norm, true}, .shape = {m.hidden_size}, .tp_partial = true});
+    parameters.push_back({.id = {norm, Part::bias}, .shape = {m.hidden_size}, .tp_partial = true});
 }
 
 /// Weight [..., I] and, if it has one, bias [...] of a linear layer whose outputs tp cuts.
@@ -61,7 +64,7 @@ void add_cut(std::vector<Parameter>& parameters, Module module, bool bias,
   parameters.push_back(std::move(weight));
   shape.pop_back();
   if (bias)
-    parameters.push_back({.id = {module, true},
+    parameters.push_back({.id = {module, Part::bias},
                           .shape = std::move(shape),
                           .split_dim = split_dim,
                           .split_heads = split_heads});
@@ -75,7 +78,7 @@ void add_out(std::vector<Parameter>& parameters, const Config& m, Module module,
       matrix(module, {m.hidden_size, inputs}, m.init_std / std::sqrt(2.0 * m.num_layers));
   weight.split_dim = 1;
   parameters.push_back(std::move(weight));
-  if (m.linear_bias) parameters.push_back({.id = {module, true}, .shape = {m.hidden_size}});
+  if (m.linear_bias) parameters.push_back({.id = {module, Part::bias}, .shape = {m.hidden_size}});
 }
 
 /// q, k and v are a dimension of their own, so that tp cuts each of them by heads. Fewer key heads
@@ -87,6 +90,59 @@ void add_qkv(std::vector<Parameter>& p, const Config& m) {
   if (q == kv) return add_cut(p, Module::qkv, m.qkv_bias, {3, q, hidden}, 1, 0, m.init_std);
   add_cut(p, Module::kv, m.qkv_bias, {2, kv, hidden}, 1, m.kv_heads(), m.init_std);
   add_cut(p, Module::q, m.qkv_bias, {q, hidden}, 0, 0, m.init_std);
+}
+
+/// Both factors of an adapter beside a target. tp cuts them as the target's weight; the factor that
+/// it leaves whole has partial gradients.
+std::array<Parameter, 2> adapter_factors(const Config& m, Module target) {
+  const std::int64_t q = m.attention_size(), kv = std::int64_t{m.kv_heads()} * m.head_dim();
+  const std::int64_t rank = m.adapter.rank, hidden = m.hidden_size, ffn = m.ffn_size;
+  const auto factors = [&](std::vector<std::int64_t> out, std::int64_t in) {
+    out.push_back(rank);
+    return std::array{
+        Parameter{.id = {target, Part::lora_a},
+                  .shape = {rank, in},
+                  .decays = true,
+                  .init = Init::uniform,
+                  .std = 1.0 / std::sqrt(3.0 * double(in))},
+        Parameter{.id = {target, Part::lora_b}, .shape = std::move(out), .decays = true}};
+  };
+  const auto cut_outputs = [&](std::vector<std::int64_t> out, int split_dim, int split_heads) {
+    auto both = factors(std::move(out), hidden);
+    both[0].tp_partial = true;
+    both[1].split_dim = split_dim;
+    both[1].split_heads = split_heads;
+    return both;
+  };
+  const auto cut_inputs = [&](std::int64_t in) {
+    auto both = factors({hidden}, in);
+    both[0].split_dim = 1;
+    both[1].tp_partial = true;
+    return both;
+  };
+  const int key_heads = q == kv ? 0 : m.kv_heads();
+  switch (target) {
+    case Module::qkv: return cut_outputs({3, q}, 1, 0);
+    case Module::q: return cut_outputs({q}, 0, 0);
+    case Module::kv: return cut_outputs({2, kv}, 1, key_heads);
+    case Module::k:
+    case Module::v: return cut_outputs({kv}, 0, key_heads);
+    case Module::attention_out: return cut_inputs(q);
+    case Module::mlp_in:
+    case Module::mlp_gate:
+    case Module::mlp_up: return cut_outputs({ffn}, 0, 0);
+    case Module::mlp_out: return cut_inputs(ffn);
+    default: break;
+  }
+  throw Error(Failure::bug, "no adapter stands beside '{}'", name({target}));
+}
+
+/// Adapters' parameters in the order of targets.
+std::vector<Parameter> adapter_parameters(const Config& m) {
+  std::vector<Parameter> all;
+  for (const Module target : m.adapter.targets)
+    std::ranges::move(adapter_factors(m, target), std::back_inserter(all));
+  return all;
 }
 
 Block layer_block(const Config& m, int layer) {
@@ -102,6 +158,13 @@ Block layer_block(const Config& m, int layer) {
   if (m.qk_norm)
     for (const Module norm : {Module::q_norm, Module::k_norm})
       p.push_back(gain(norm, m, m.head_dim()));
+  // Gradients that are partial stay together: always, then for some tp, then never.
+  const std::vector<Parameter> adapters = adapter_parameters(m);
+  const auto add_adapters = [&](const auto& wanted) {
+    std::ranges::copy_if(adapters, std::back_inserter(p), wanted);
+  };
+  add_adapters([](const Parameter& one) { return one.tp_partial; });
+  add_adapters([](const Parameter& one) { return one.split_heads > 0; });
   add_qkv(p, m);
   add_out(p, m, Module::attention_out, m.attention_size());
   if (m.gated())
@@ -109,6 +172,7 @@ Block layer_block(const Config& m, int layer) {
   else
     add_cut(p, Module::mlp_in, m.linear_bias, {m.ffn_size, m.hidden_size}, 0, 0, m.init_std);
   add_out(p, m, Module::mlp_out, m.ffn_size);
+  add_adapters([](const Parameter& one) { return !one.tp_partial && one.split_heads == 0; });
   return block;
 }
 
@@ -155,14 +219,27 @@ std::vector<Block> blocks(const Config& config) {
   for (int layer = 0; layer < config.num_layers; ++layer)
     blocks.push_back(layer_block(config, layer));
   blocks.push_back(head_block(config));
+  // Adapters come last, so that the others have the numbers that they have without one.
   std::int64_t next = 0;
+  const auto number = [&](bool adapters) {
+    for (Block& block : blocks) {
+      std::vector<Parameter*> ones;
+      for (Parameter& one : block.parameters)
+        if (one.id.is_adapter() == adapters) ones.push_back(&one);
+      if (adapters)
+        std::ranges::stable_sort(ones, {}, [&](const Parameter* one) {
+          const auto target = std::ranges::find(config.adapter.targets, one->id.module);
+          return std::pair(target - config.adapter.targets.begin(), one->id.part);
+        });
+      for (Parameter* one : ones) one->first_index = std::exchange(next, next + one->elements());
+    }
+  };
+  number(false), number(true);
   for (std::size_t i = 0; i < blocks.size(); ++i)
     for (Parameter& parameter : blocks[i].parameters) {
       parameter.name = blocks[i].name + "." + model::name(parameter.id);
-      parameter.first_index = next;
       parameter.frozen = !config.has_backward(int(i)) ||
                          std::ranges::binary_search(config.frozen_parameters, parameter.name);
-      next += parameter.elements();
     }
   return blocks;
 }
@@ -288,6 +365,7 @@ float initial_value(const Parameter& parameter, std::int64_t element, std::uint6
   const std::uint64_t counter = std::uint64_t(parameter.first_index + element);
   const std::uint64_t key = mix(seed);
   const double u1 = uniform(mix(key ^ (2 * counter)));
+  if (parameter.init == Init::uniform) return float(parameter.std * std::sqrt(12.0) * (u1 - 0.5));
   const double u2 = uniform(mix(key ^ (2 * counter + 1)));
   const double normal = std::sqrt(-2.0 * std::log(u1)) * std::cos(2.0 * std::numbers::pi * u2);
   return float(parameter.std * normal);

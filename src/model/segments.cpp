@@ -44,11 +44,11 @@ class TrainedShares {
       parameters_.insert(parameters_.end(), block->parameters.begin(), block->parameters.end());
   }
 
-  /// @return the share that is trained of the modules' biases or weights; 1 if there are none
-  double of(const std::vector<Module>& modules, bool biases) const {
+  /// @return the share that is trained of a part of the modules; 1 if they have none
+  double of(const std::vector<Module>& modules, Part part) const {
     std::int64_t all = 0, trained = 0;
     for (const Parameter& one : parameters_) {
-      if (one.id.bias != biases || !std::ranges::count(modules, one.id.module)) continue;
+      if (one.id.part != part || !std::ranges::count(modules, one.id.module)) continue;
       all += one.elements();
       if (!one.frozen) trained += one.elements();
     }
@@ -96,9 +96,20 @@ class SegmentList {
     return tensor(std::move(name), rows, 1.0, statistic_bytes);
   }
 
+  struct Product {
+    std::vector<Module> modules;
+    Expr outputs, inputs;
+    Part part = Part::weight;
+  };
   /// [M, K] x [K, N]: backward makes both gradients, so it costs twice the forward.
   void product(std::string name, OperatorKind kind, TensorId read, TensorId written,
-               std::vector<Module> modules);
+               const Product& product);
+  void linear(const std::string& name, TensorId read, TensorId written,
+              std::vector<Module> modules);
+  /// A linear layer that an adapter may stand beside, and the columns that it writes.
+  using Target = std::pair<Module, Expr>;
+  void adapt(const std::string& name, TensorId read, TensorId written,
+             const std::vector<Target>& targets);
   /// A pass over memory: so many reads and writes per element, forward and backward.
   Operator& streaming(std::string name, OperatorKind kind, TensorId read, TensorId written,
                       std::vector<Expr> dims, const Expr& elements);
@@ -128,23 +139,48 @@ class SegmentList {
 };
 
 void SegmentList::product(std::string name, OperatorKind kind, TensorId read, TensorId written,
-                          std::vector<Module> modules) {
-  const Expr &m = s_.tokens, &n = segment_.tensor(written).columns,
-             &k = segment_.tensor(read).columns;
+                          const Product& product) {
+  const Expr &m = s_.tokens, &n = product.outputs, &k = product.inputs;
   const Expr flops = 2.0 * m * n * k;
   const Expr bytes = 4.0 * (m * k + k * n + m * n);
-  const double trained = trained_.of(modules, false);
+  const double trained = trained_.of(product.modules, product.part);
   segment_.operators.push_back({.name = std::move(name),
                                 .kind = kind,
                                 .read = read,
                                 .written = written,
-                                .modules = std::move(modules),
+                                .modules = product.modules,
+                                .part = product.part,
                                 .dims = {m, n, k},
                                 .forward_flops = flops,
                                 .backward_flops = 2.0 * flops,
                                 .forward_bytes = bytes,
                                 .backward_bytes = 2.0 * bytes,
                                 .trained = trained});
+}
+
+void SegmentList::linear(const std::string& name, TensorId read, TensorId written,
+                         std::vector<Module> modules) {
+  product(name, product_of_layer(), read, written,
+          {std::move(modules), segment_.tensor(written).columns, segment_.tensor(read).columns});
+}
+
+/// An adapter a target: all first factors make a tensor of their columns side by side.
+void SegmentList::adapt(const std::string& name, TensorId read, TensorId written,
+                        const std::vector<Target>& targets) {
+  Expr outputs = 0.0;
+  std::vector<Module> modules;
+  for (const auto& [module, columns] : targets)
+    if (std::ranges::count(m_.adapter.targets, module) > 0) {
+      modules.push_back(module);
+      outputs += columns;
+    }
+  if (modules.empty()) return;
+  const Expr rank = m_.adapter.rank, ranks = rank * double(modules.size());
+  const TensorId low = activation(name + ".low", ranks);
+  product(name + " lora a", OperatorKind::matmul, read, low,
+          {modules, ranks, segment_.tensor(read).columns, Part::lora_a});
+  product(name + " lora b", OperatorKind::matmul, low, written,
+          {modules, outputs, rank, Part::lora_b});
 }
 
 Operator& SegmentList::streaming(std::string name, OperatorKind kind, TensorId read,
@@ -167,7 +203,7 @@ void SegmentList::epilogue(std::string name, TensorId read, TensorId written,
   const Expr elements = segment_.tensor(written).elements();
   Operator& op =
       streaming(std::move(name), OperatorKind::pointwise, read, written, {elements}, elements);
-  op.trained = trained_.of(modules, true);
+  op.trained = trained_.of(modules, Part::bias);
   op.modules = std::move(modules);
 }
 
@@ -205,8 +241,14 @@ TensorId SegmentList::attention(TensorId normed) {
   const std::vector<Module> modules =
       shared_keys ? std::vector{Module::q, Module::kv} : std::vector{Module::qkv};
   TensorId qkv = activation("qkv", s_.qkv_tp);
-  product("qkv", product_of_layer(), normed, qkv, modules);
+  linear("qkv", normed, qkv, modules);
   if (m_.qkv_bias) epilogue("qkv bias", qkv, qkv, modules);
+  adapt("qkv", normed, qkv,
+        {{Module::qkv, s_.qkv_tp},
+         {Module::q, s_.attended_tp},
+         {Module::kv, 2.0 * s_.keys_tp},
+         {Module::k, s_.keys_tp},
+         {Module::v, s_.keys_tp}});
   const Expr turned = s_.attended_tp + s_.keys_tp;  // features of queries and keys
   if (m_.qk_norm) {
     const Expr heads = s_.tokens * (turned / s_.head_dim);
@@ -243,7 +285,9 @@ TensorId SegmentList::mlp(TensorId normed) {
   const OperatorKind kind = kinds[std::size_t(m_.mlp())];
   const TensorId wide = activation("wide", s_.mlp_in_tp);
   const TensorId activated = activation("activated", s_.ffn_tp);
-  product("in", product_of_layer(), normed, wide, {Module::mlp_in});
+  linear("in", normed, wide, {Module::mlp_in});
+  adapt("in", normed, wide,
+        {{Module::mlp_in, s_.ffn_tp}, {Module::mlp_gate, s_.ffn_tp}, {Module::mlp_up, s_.ffn_tp}});
   streaming(name(kind), kind, wide, activated, {s_.tokens, s_.ffn_tp}, s_.tokens * s_.mlp_in_tp);
   return activated;
 }
@@ -278,8 +322,12 @@ Segment SegmentList::layer() {
   if (m_.post_norms()) cut(TensorId::output);
   epilogue("residual", TensorId::input, TensorId::output, outs);
   for (const Branch& branch : branches) {
+    const auto out = [&](TensorId written) {
+      linear("out", branch.inner, written, {branch.out});
+      adapt("out", branch.inner, written, {{branch.out, s_.hidden}});
+    };
     if (!m_.post_norms()) {
-      product("out", product_of_layer(), branch.inner, TensorId::output, {branch.out});
+      out(TensorId::output);
       continue;
     }
     // A norm needs whole sums, so each rank norms its rows of them.
@@ -287,7 +335,7 @@ Segment SegmentList::layer() {
     const TensorId terms = activation(name + ".terms", s_.hidden);
     const TensorId sums = activation(name + ".in", s_.hidden);
     cut(sums);
-    product("out", product_of_layer(), branch.inner, terms, {branch.out});
+    out(terms);
     exchange("sum", OperatorKind::reduce_scatter, terms, sums);
     norm(name, branch.post_norm, sums, TensorId::output);
   }
@@ -299,7 +347,7 @@ Segment SegmentList::head() {
   norm("norm", Module::head_norm, TensorId::input, normed);
   const TensorId logits = activation("d_logits", s_.vocab_tp);
   product("logits", OperatorKind::matmul, normed, logits,
-          {m_.tied_head ? Module::token : Module::head});
+          {{m_.tied_head ? Module::token : Module::head}, s_.vocab_tp, s_.hidden});
   if (m_.tied_head) segment_.operators.back().trained = double(m_.trains_table());
   streaming("cross_entropy", OperatorKind::cross_entropy, logits, logits, {s_.tokens, s_.vocab_tp},
             s_.tokens * s_.vocab_tp)

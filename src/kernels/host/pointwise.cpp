@@ -65,6 +65,15 @@ void copy(ConstVectorOf<Storage> x, VectorOf<Storage> y) {
   });
 }
 
+template <class Storage>
+void scale(float factor, VectorOf<Storage> y) {
+  for_each_piece("scale", y.extent(0), piece, [=](std::int64_t begin, std::int64_t end) {
+    Storage* const out = y.data();
+#pragma omp simd
+    for (std::int64_t i = begin; i < end; ++i) out[i] = Storage(factor * float(out[i]));
+  });
+}
+
 void fill(float value, Vector y) {
   for_each_piece("fill", y.extent(0), piece, [=](std::int64_t begin, std::int64_t end) {
     std::fill(y.data() + begin, y.data() + end, value);

@@ -38,6 +38,12 @@ void copy(ConstVectorOf<Storage> x, VectorOf<Storage> y) {
   device::copy(y.data(), x.data(), std::int64_t(x.size() * sizeof(Storage)));
 }
 
+template <class Storage>
+void scale(float factor, VectorOf<Storage> y) {
+  for_each(
+      "scale", y.size(), KOKKOS_LAMBDA(std::int64_t i) { y(i) = Storage(factor * float(y(i))); });
+}
+
 void fill(float value, Vector y) {
   for_each(
       "fill", y.size(), KOKKOS_LAMBDA(std::int64_t i) { y(i) = value; });
