@@ -66,7 +66,10 @@ class RandomPlans : public ::testing::TestWithParam<int> {
                                  : test::interleaved_plan(random, model, 8);
       return;
     }
-    test::freeze_some(GetParam(), model);
+    if (GetParam() % 7 == 3)
+      test::adapt(GetParam(), model);
+    else
+      test::freeze_some(GetParam(), model);
     plan = GetParam() < num_equal_plans ? test::random_plan(random, model, 8)
                                         : test::mixed_plan(random, model, 12);
   }

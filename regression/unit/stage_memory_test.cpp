@@ -264,6 +264,18 @@ TEST(StageMemory, ComesCloseForFrozenParts) {
   EXPECT_GE(all.close, 98 * all.compared / 100) << all.close << " of " << all.compared;
 }
 
+// Beside an adapter little state is left: layers keep adapters' only.
+TEST(StageMemory, ComesCloseForAdapters) {
+  std::mt19937 random(6);
+  Comparison all;
+  for (int trial = 0; trial < test::trials(24); ++trial) {
+    auto [plan, model] = small_case(random, trial % 3 == 0 ? 4 : 1);
+    test::adapt(trial, model);
+    compare_state(plan, model, all, 0.12);
+  }
+  EXPECT_GE(all.close, 98 * all.compared / 100) << all.close << " of " << all.compared;
+}
+
 // The device does not see the disk; what passes through host memory to it is not followed task by
 // task.
 TEST(StageMemory, ComesCloseForStagesOnDisk) {
