@@ -30,9 +30,13 @@ bool is_hugging_face(comm::Communicator& world, const std::string& directory) {
   return !comm::broadcast(world, mine ? "y" : "", 0).empty();
 }
 
+/// The weights of a checkpoint of the model, or of the one that its adapter stands beside.
 /// @throws AgreedError
-io::CheckpointInfo checkpoint_for(const std::string& directory, const model::Config& model,
-                                  comm::Communicator& world) {
+FirstWeights weights_of_checkpoint(const std::string& directory, const model::Config& model,
+                                   comm::Communicator& world) {
+  bool lacks_adapter = false;
+  model::Config base = model;
+  base.adapter = {};
   const std::optional<io::CheckpointInfo> found = find_weights(world, directory);
   comm::together(world, [&] {
     require(found.has_value(), Failure::input,
@@ -40,11 +44,12 @@ io::CheckpointInfo checkpoint_for(const std::string& directory, const model::Con
             "index, nor a run directory with checkpoints, nor one of these",
             directory);
     const std::string theirs = model_text_at(*found, model.seq_len);
-    require(theirs == model::text(model), Failure::input,
+    lacks_adapter = model.adapter.rank > 0 && theirs == model::text(base);
+    require(lacks_adapter || theirs == model::text(model), Failure::input,
             "model.weights = {}: are of another model ({}), the deck asks for ({})", directory,
             theirs, model::text(model));
   });
-  return *found;
+  return {directory, *found, lacks_adapter};
 }
 
 }  // namespace
@@ -111,12 +116,11 @@ model::Precision precision_of(interop::Dtype dtype) {
 
 FirstWeights find_first_weights(const std::string& directory, const model::Config& model,
                                 comm::Communicator& world) {
-  if (!is_hugging_face(world, directory))
-    return {directory, checkpoint_for(directory, model, world)};
+  if (!is_hugging_face(world, directory)) return weights_of_checkpoint(directory, model, world);
   comm::together(world, [&] {
     if (world.rank() == 0) interop::PretrainedWeights(directory, model).require_tied();
   });
-  return {directory, std::nullopt};
+  return {directory, std::nullopt, model.adapter.rank > 0};
 }
 
 std::set<std::string> kept_exactly(const std::optional<io::CheckpointInfo>& resume,
@@ -147,7 +151,14 @@ std::set<std::string> kept_exactly(const std::optional<io::CheckpointInfo>& resu
 void load_weights(FirstWeights weights, const model::Config& model, engine::Engine& engine,
                   comm::Communicator& world) {
   std::vector<engine::Slab> slabs = engine.slabs();
-  std::erase_if(slabs, [](const engine::Slab& slab) { return slab.kind != "weight"; });
+  std::set<std::string> adapters;
+  for (const model::Block& block : model::blocks(model))
+    for (const model::Parameter& one : block.parameters)
+      if (one.id.is_adapter()) adapters.insert(one.name);
+  const bool lacks_adapter = weights.lacks_adapter;
+  std::erase_if(slabs, [&](const engine::Slab& slab) {
+    return slab.kind != "weight" || (lacks_adapter && adapters.contains(slab.name));
+  });
   const auto fill = [&] {
     Progress shown("reading the weights", elements(slabs), log::leads());
     if (weights.checkpoint)
@@ -160,7 +171,7 @@ void load_weights(FirstWeights weights, const model::Config& model, engine::Engi
       filled = true;
     } catch (const comm::AgreedError&) {
       if (!weights.checkpoint || !has_left(world, *weights.checkpoint)) throw;
-      weights.checkpoint = checkpoint_for(weights.directory, model, world);
+      weights = weights_of_checkpoint(weights.directory, model, world);
     }
   if (log::leads()) log::info("the weights are those of {}", weights.directory);
 }

@@ -46,6 +46,7 @@ model::Precision precision_of(interop::Dtype dtype);
 struct FirstWeights {
   std::string directory;
   std::optional<io::CheckpointInfo> checkpoint;  ///< nothing: a Hugging Face model
+  bool lacks_adapter;  ///< the model's adapter is not among them, and begins anew
 };
 
 /// Finds weights that fit the model, before long work. Collective.

@@ -354,6 +354,12 @@ std::string frozen_text(const Config& config) {
   if (within > 0)
     parts.push_back(
         fmt::format("{} without gradients and optimizer state", format_count(double(within))));
+  if (config.adapter.rank > 0) {
+    std::vector<std::string> targets;
+    std::ranges::transform(config.adapter.targets, std::back_inserter(targets), target_name);
+    parts.push_back(fmt::format("trained is an adapter of rank {} beside {}", config.adapter.rank,
+                                fmt::join(targets, ", ")));
+  }
   return fmt::format("{} of {} parameters: {}", format_count(double(within + of_blocks)),
                      format_count(double(num_parameters(config))), fmt::join(parts, "; "));
 }
