@@ -98,6 +98,8 @@ struct Config {
   bool windowed() const { return window > 0 && (window < seq_len || window_rope_theta > 0.0); }
   /// Whether a block has a backward, because it or a block below it is trained.
   bool has_backward(int block) const { return block >= frozen_blocks; }
+  /// Whether all layers have one: every stage of a pipeline has a layer.
+  bool has_all_backwards() const { return frozen_blocks <= 1; }
   /// Whether the embedding's token table is trained, to whose gradient a tied head adds.
   bool trains_table() const {
     return frozen_blocks == 0 && !std::ranges::binary_search(frozen_parameters, "embedding.token");

@@ -125,6 +125,7 @@ TEST_P(InterleavedContract, RandomPlanTrainsLikeOneRank) {
                                      : special[std::size_t(i / 3) % special.size()];
   model.isolated = i % 4 == 0;
   model.exchanges_normed = i % 3 == 2;
+  if (i % 5 == 2) test::adapt(i, model);
   const plan::Plan plan = test::interleaved_plan(random, model, 8);
   expect_contract(model, plan, test::head_tokens(i));
 }
@@ -148,6 +149,7 @@ TEST_P(ZeroBubbleContract, RandomPlanTrainsAsWithWholeBackwards) {
   if (i % 5 == 1) model.precision = model::Precision::bf16;
   if (i % 5 == 3) model.precision = model::Precision::fp8;
   if (i % 4 == 3) test::freeze(model, "mlp");
+  if (i % 4 == 2) test::adapt(i, model);
   plan::Plan plan = test::zero_bubble_plan(random, model, 8);
   const test::TokenFixture tokens(model.vocab_size);
   const data::Sampler data = tokens.sampler(model.seq_len, model.isolated);

@@ -77,6 +77,8 @@ TEST(OtherOrders, FramesFollowTheLists) {
   EXPECT_EQ(found(four, model).count(0), 0u);
   model::Config frozen = model;
   frozen.frozen_blocks = 1;
+  EXPECT_EQ(found(four, frozen).size(), found(four, model).size());
+  frozen.frozen_blocks = 2;
   EXPECT_TRUE(found(four, frozen).empty());
   keys.stages = {1};
   EXPECT_TRUE(found(of_devices(1), model).empty());

@@ -324,8 +324,10 @@ TEST(PlanCheck, SplitBackwardsHaveAnOrderOfTheirOwn) {
   EXPECT_EQ(refused([](Plan& plan) { plan.stages[1].grad_offload_ratio = 0.5; }),
             std::string(gradients) + "1 and 0.5");
   model.frozen_blocks = 1;
+  check(split, model, two_nodes);
+  model.frozen_blocks = 2;
   EXPECT_EQ(refused([](Plan&) {}),
-            "plan: zero_bubble = 1 is not for models whose first blocks are frozen: their stages "
+            "plan: zero_bubble = 1 is not for models whose first layers are frozen: their stages "
             "have no backward to split");
 }
 

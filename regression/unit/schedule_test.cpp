@@ -62,6 +62,7 @@ class RandomPlans : public ::testing::TestWithParam<int> {
     model.exchanges_normed = GetParam() % 3 == 1;
     model.isolated = GetParam() % 4 == 1;
     if (GetParam() >= num_plain_plans) {
+      if (GetParam() % 4 == 0) test::adapt(GetParam(), model);
       plan = GetParam() % 3 == 2 ? test::zero_bubble_plan(random, model, 8)
                                  : test::interleaved_plan(random, model, 8);
       return;

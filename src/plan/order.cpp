@@ -46,10 +46,9 @@ namespace {
 void check_chunks(const Plan& plan, const model::Config& model) {
   const int chunks = plan.order.chunks;
   if (chunks == 1) return;
-  require(model.frozen_blocks == 0, Failure::input,
-          "plan: virtual_stages = {} is not for models whose first blocks are frozen: their stages "
-          "have no "
-          "backward to wait for",
+  require(model.has_all_backwards(), Failure::input,
+          "plan: virtual_stages = {} is not for models whose first layers are frozen: their stages "
+          "have no backward to wait for",
           chunks);
   require(plan.num_stages() % chunks == 0 && plan.pipeline_size() > 1, Failure::input,
           "plan: virtual_stages = {} must divide its {} stages into at least 2 that have devices "
@@ -77,8 +76,8 @@ void check_zero_bubble(const Plan& plan, const model::Config& model) {
   };
   needs(plan.num_stages() > 1, "is for pipelines: a plan of one stage never waits for another");
   needs(plan.order.chunks == 1, "has an order of its own: virtual_stages must be 1");
-  needs(model.frozen_blocks == 0,
-        "is not for models whose first blocks are frozen: their stages have no backward to split");
+  needs(model.has_all_backwards(),
+        "is not for models whose first layers are frozen: their stages have no backward to split");
   for (int i = 0; i < plan.num_stages(); ++i) {
     const Stage& s = plan.stages[i];
     // A microbatch's gradients in a buffer of their own would be in use until its second part.

@@ -144,9 +144,10 @@ Grid::Grid(const model::Config& model, const hardware::Machine& machine, const D
 Grid::~Grid() = default;
 
 Grid::Role& Grid::role(analyzer::StageRole wanted) {
-  // How much of a stage among others is frozen depends on the stages before it, which a position
-  // does not know: it counts as trained, until a plan is predicted.
-  if (wanted.first && wanted.last) wanted.frozen = model_.frozen_blocks;
+  // How many layers of a stage among others are frozen depends on the stages before it, which a
+  // position does not know: they count as trained, until a plan is predicted.
+  if (wanted.first)
+    wanted.frozen = wanted.last ? model_.frozen_blocks : std::min(model_.frozen_blocks, 1);
   auto& role = roles_[wanted];
   if (!role) {
     const auto e = analyzer::stage_expressions(model_, machine_, wanted);

@@ -117,7 +117,7 @@ std::vector<PipelineConfig> configs_in_other_orders(const model::Config& model, 
                                                     const hardware::Cluster& cluster,
                                                     const deck::SearchKeys& search) {
   std::vector<PipelineConfig> found;
-  if (cluster.num_groups() > 1 || model.frozen_blocks > 0) return found;
+  if (cluster.num_groups() > 1 || !model.has_all_backwards()) return found;
   for (const auto& [microbatches, all] : layouts(model, global_batch, cluster, search))
     for (const Layout& layout : all) {
       const int num_stages = cluster.devices() / layout.devices();
