@@ -279,10 +279,13 @@ class Run:
         given = set(to_library(family, self.weights))
         assert names == given, f"{names ^ given} have no counterpart"
 
+    def tensors(self):
+        """Of the library's model, which computes with them."""
+        return to_library(self.family, self.weights)
+
     def loss(self, inputs, targets):
         logits = torch.func.functional_call(
-            self.model, to_library(self.family, self.weights), (inputs,), strict=False,
-            tie_weights=False).logits
+            self.model, self.tensors(), (inputs,), strict=False, tie_weights=False).logits
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
     def first_gradients(self):
@@ -303,8 +306,7 @@ class Run:
             return [self.loss(inputs[b:b + 1], targets[b:b + 1]).item() for b in range(BATCH)]
 
 
-def numbers(config, family, dtype, sizes):
-    run = Run(config, family, dtype, **sizes)
+def numbers(run):
     out = dict(sequence_losses=run.sequence_losses(), gradients=run.first_gradients())
     return out | gpt_losses.train_with(run.weights, run.loss)
 
@@ -351,27 +353,37 @@ def gradient_spread(a, b):
                b[name]["largest"] for name in a)
 
 
-def main():
+def write(path, versions, runs):
+    """Writes the numbers of runs, or of those that the command line names.
+
+    runs: by name, what describes a run, and a function that makes it for a number format.
+    """
     torch.set_num_threads(1)
-    out = dict(torch=torch.__version__, transformers=transformers.__version__, global_batch=BATCH,
-               steps=STEPS, optimizer=OPTIMIZER, runs={})
-    path = pathlib.Path(__file__).with_suffix(".json")
+    out = dict(torch=torch.__version__, transformers=transformers.__version__, **versions,
+               global_batch=BATCH, steps=STEPS, optimizer=OPTIMIZER, runs={})
+    path = pathlib.Path(path).with_suffix(".json")
     if sys.argv[1:]:
         out["runs"] = json.loads(path.read_text())["runs"]
-    for name, (make, family, sizes) in RUNS.items():
+    for name, (described, make) in runs.items():
         if sys.argv[1:] and name not in sys.argv[1:]:
             continue
-        run, exact = (numbers(make(), family, dtype, sizes)
-                      for dtype in (torch.float32, torch.float64))
+        run, exact = (numbers(make(dtype)) for dtype in (torch.float32, torch.float64))
         print(f"{name}: loss {run['losses'][0]:.4f} to {run['losses'][-1]:.4f}, norms "
               f"{min(run['grad_norms']):.3f} to {max(run['grad_norms']):.3f}; float32 against "
               f"float64, largest relative difference: "
               f"losses {spread(run['losses'], exact['losses']):.1e}, "
               f"norms {spread(run['grad_norms'], exact['grad_norms']):.1e}, "
               f"gradients {gradient_spread(run['gradients'], exact['gradients']):.1e}")
-        out["runs"][name] = dict(config=make().to_diff_dict()) | rounded(run)
+        out["runs"][name] = described | rounded(run)
     text = json.dumps(out, separators=(",", ":"))
     path.write_text(text.replace('},"', '},\n"') + "\n")
+
+
+def main():
+    def run(make, family, sizes):
+        return dict(config=make().to_diff_dict()), lambda dtype: Run(make(), family, dtype, **sizes)
+
+    write(__file__, {}, {name: run(*model) for name, model in RUNS.items()})
 
 
 if __name__ == "__main__":
