@@ -20,14 +20,15 @@
 
 namespace brume::engine {
 
-/// A model as Transformers describes it.
-inline model::Config config(const json& file) {
+/// A model as Transformers describes it. @param adapter  trained in it
+inline model::Config config(const json& file, const deck::AdapterKeys& adapter) {
   const std::filesystem::path path = std::filesystem::temp_directory_path() /
                                      ("brume-transformers-" + std::to_string(::getpid()) + ".json");
   std::ofstream(path) << file;
   deck::ModelKeys keys;
   keys.config = path;
   keys = model::resolved(keys);
+  keys.adapter = adapter;
   std::filesystem::remove(path);
   return model::config(keys, "fp32");
 }
@@ -125,9 +126,18 @@ class TransformersRun : public ::testing::TestWithParam<const char*> {
 
   const json all;
   const json& run = all.at("runs").at(GetParam());
-  const model::Config model = config(run.at("config"));
+  const model::Config model = config(run.at("config"), adapter(run));
 
  private:
+  static deck::AdapterKeys adapter(const json& run) {
+    if (!run.contains("adapter")) return {};
+    const json& keys = run.at("adapter");
+    return {.rank = keys.at("rank"),
+            .alpha = keys.at("alpha"),
+            .scaling = keys.at("scaling"),
+            .targets = keys.at("targets")};
+  }
+
   /// Kept in the test's XML, so that the limits can be compared with what is measured.
   void expect_at_most(const char* what, double measured, double limit) {
     RecordProperty(what, fmt::format("{:.2e}", measured));

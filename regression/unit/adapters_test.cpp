@@ -1,0 +1,31 @@
+/// @file One rank computes and trains adapters like PEFT: small models with different targets,
+/// ranks and scalings, against the numbers of regression/pytorch/adapters.json.
+#include "transformers_run.hpp"
+
+namespace brume::engine {
+namespace {
+
+class Adapters : public TransformersRun {
+ protected:
+  Adapters() : TransformersRun("adapters") {}
+};
+
+TEST_P(Adapters, LogitsAreThoseOfPeft) { expect_its_logits(); }
+
+TEST_P(Adapters, GradientsOfAllParametersAreThoseOfPeft) { expect_its_gradients(); }
+
+TEST_P(Adapters, TwentyStepsAreThoseOfPeft) { expect_its_training(1e-6, 1e-5); }
+
+INSTANTIATE_TEST_SUITE_P(Peft, Adapters,
+                         ::testing::Values("llama_grouped", "llama_tied", "gpt2", "gpt2_all",
+                                           "qwen3", "gemma2", "neox"),
+                         [](const auto& info) { return std::string(info.param); });
+
+}  // namespace
+}  // namespace brume::engine
+
+int main(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);
+  const brume::kernels::Runtime runtime(1);
+  return RUN_ALL_TESTS();
+}
