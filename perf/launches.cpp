@@ -232,6 +232,10 @@ template <class Storage>
 void copy(ConstVectorOf<Storage> x, VectorOf<Storage> y) {
   note("copy", 0.0, x, y);
 }
+template <class Storage>
+void scale(float, VectorOf<Storage> y) {
+  note("scale", 0.0, updated(y));
+}
 void fill(float, Vector y) { note("fill", 0.0, y); }
 void sum_squares(ConstVector x, Write, double*) {
   note("sum_squares", 0.0, x);

@@ -26,12 +26,11 @@ struct ParameterGroupKeys {
   bool frozen = false;         ///< not trained: no gradient, no optimizer state
 };
 
-/// Terms of low rank beside linear layers, which alone are trained.
+/// Trained terms of low rank, added to frozen linear layers.
 struct AdapterKeys {
   int rank = 0;                      ///< 0: no adapter
   double alpha = 0.0;                ///< 0: rank
-  std::string scaling = "standard";  ///< of the terms: standard, alpha / rank | rslora, alpha /
-                                     ///< sqrt(rank)
+  std::string scaling = "standard";  ///< standard: alpha / rank | rslora: alpha / sqrt(rank)
   std::vector<std::string> targets;  ///< patterns of linear layers' names; empty: all
 };
 

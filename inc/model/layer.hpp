@@ -26,7 +26,7 @@ enum class Module {
   qkv,
   q,
   kv,
-  k,  ///< of an adapter alone, like v, gate and up
+  k,  ///< has an adapter's factors only, like v, gate and up
   v,
   attention_out,
   mlp_in,
@@ -193,7 +193,8 @@ struct Operator {
   TensorId read, written;  ///< the same one: in place
   std::vector<TensorId> statistics = {};
   std::vector<Module> modules = {};  ///< side by side, each with columns of its own
-  Part part = Part::weight;          ///< that a product multiplies by; lora_b: the product is added
+  /// A product's factor. lora_b: the product is added to `written`.
+  Part part = Part::weight;
   std::vector<Expr> dims = {};
   Expr forward_flops = 0.0;
   Expr backward_flops = 0.0;

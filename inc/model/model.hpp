@@ -39,8 +39,7 @@ struct RopeScaling {
   int original_seq_len = 8192;
 };
 
-/// Terms of low rank beside linear layers: y = W x + scale B A x. They are trained, and no other
-/// parameter is.
+/// Trained terms of low rank, added to frozen linear layers: y = W x + scale B A x.
 ///
 /// @source  Hu et al. 2021
 struct Adapter {
@@ -152,8 +151,8 @@ std::string text(const Config& config);
 /// @source  Su et al. 2021, eq. (15); Chen et al. 2023; Llama 3 model card, reference code
 std::vector<double> rope_frequencies(const Config& config, LayerKind kind = LayerKind::full);
 
-/// The linear layers of a layer that an adapter may stand beside: as the family's files cut them.
-/// Products of fused modules have several of them, queries, keys and values for example.
+/// The linear layers of a layer that may have an adapter, cut as the family's files cut them: a
+/// fused product has several of them, for example queries, keys and values.
 std::vector<Module> adapter_targets(const Config& config);
 
 /// Freezes the parameters for which `frozen` holds, on top of those that are.

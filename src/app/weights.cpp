@@ -30,7 +30,7 @@ bool is_hugging_face(comm::Communicator& world, const std::string& directory) {
   return !comm::broadcast(world, mine ? "y" : "", 0).empty();
 }
 
-/// The weights of a checkpoint of the model, or of the one that its adapter stands beside.
+/// The weights of a checkpoint of the model, or of the model without its adapter.
 /// @throws AgreedError
 FirstWeights weights_of_checkpoint(const std::string& directory, const model::Config& model,
                                    comm::Communicator& world) {

@@ -147,7 +147,7 @@ const Schema<TrainingKeys>& training_schema() {
               .aliases = {"silence_limit_s"}})
         .table("optimizer", &TrainingKeys::optimizer, optimizer_schema(), "Optimizer")
         .table("adapter", &TrainingKeys::adapter, adapter_schema(),
-               "Low-rank adapter (LoRA): terms beside linear layers, all else frozen");
+               "Low-rank adapter (LoRA): trained terms of linear layers; all else is frozen");
   }();
   return schema;
 }

@@ -99,7 +99,7 @@ Adapter adapter(const deck::AdapterKeys& keys, const Config& config) {
   return adapter;
 }
 
-/// Freezes what is no adapter's beside one, and what the groups freeze.
+/// Freezes the parameters that groups freeze and, where there is an adapter, all but its own.
 /// @throws Error(input) where that is all
 void freeze(Config& config, const std::vector<deck::ParameterGroupKeys>& groups) {
   const bool adapts = config.adapter.rank > 0;

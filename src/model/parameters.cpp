@@ -92,7 +92,7 @@ void add_qkv(std::vector<Parameter>& p, const Config& m) {
   add_cut(p, Module::q, m.qkv_bias, {q, hidden}, 0, 0, m.init_std);
 }
 
-/// Both factors of an adapter beside a target. tp cuts them as the target's weight; the factor that
+/// Both factors of a target's adapter. tp cuts them as the target's weight; the factor that
 /// it leaves whole has partial gradients.
 std::array<Parameter, 2> adapter_factors(const Config& m, Module target) {
   const std::int64_t q = m.attention_size(), kv = std::int64_t{m.kv_heads()} * m.head_dim();
@@ -134,7 +134,7 @@ std::array<Parameter, 2> adapter_factors(const Config& m, Module target) {
     case Module::mlp_out: return cut_inputs(ffn);
     default: break;
   }
-  throw Error(Failure::bug, "no adapter stands beside '{}'", name({target}));
+  throw Error(Failure::bug, "'{}' has no adapter", name({target}));
 }
 
 /// Adapters' parameters in the order of targets.
@@ -357,7 +357,7 @@ std::string frozen_text(const Config& config) {
   if (config.adapter.rank > 0) {
     std::vector<std::string> targets;
     std::ranges::transform(config.adapter.targets, std::back_inserter(targets), target_name);
-    parts.push_back(fmt::format("trained is an adapter of rank {} beside {}", config.adapter.rank,
+    parts.push_back(fmt::format("trained: an adapter of rank {} for {}", config.adapter.rank,
                                 fmt::join(targets, ", ")));
   }
   return fmt::format("{} of {} parameters: {}", format_count(double(within + of_blocks)),

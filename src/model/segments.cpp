@@ -106,7 +106,7 @@ class SegmentList {
                const Product& product);
   void linear(const std::string& name, TensorId read, TensorId written,
               std::vector<Module> modules);
-  /// A linear layer that an adapter may stand beside, and the columns that it writes.
+  /// A linear layer that may have an adapter, and the columns that it writes.
   using Target = std::pair<Module, Expr>;
   void adapt(const std::string& name, TensorId read, TensorId written,
              const std::vector<Target>& targets);
