@@ -28,10 +28,10 @@ struct ParameterGroupKeys {
 
 /// Trained terms of low rank, added to frozen linear layers.
 struct AdapterKeys {
-  int rank = 0;                      ///< 0: no adapter
-  double alpha = 0.0;                ///< 0: rank
-  std::string scaling = "standard";  ///< standard: alpha / rank | rslora: alpha / sqrt(rank)
-  std::vector<std::string> targets;  ///< patterns of linear layers' names; empty: all
+  int rank = 0;                           ///< 0: no adapter
+  double alpha = 0.0;                     ///< 0: rank
+  std::string scaling = "standard";       ///< standard: alpha / rank | rslora: alpha / sqrt(rank)
+  std::vector<std::string> targets = {};  ///< patterns of linear layers' names; empty: all
 };
 
 struct ModelKeys {

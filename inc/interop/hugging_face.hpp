@@ -17,6 +17,9 @@
 
 namespace brume::interop {
 
+/// Contents of files.
+enum class FileKind { model, adapter };
+
 /// Whether a directory is a model in this format, as far as names go.
 bool is_hugging_face(const std::filesystem::path& directory);
 
@@ -28,14 +31,17 @@ class PretrainedWeights {
   /// buffers that older versions of the library saved do not count. Of learned positions there may
   /// be more than the model has.
   ///
+  /// @param kind  adapter: the files are PEFT's and hold the model's adapter
   /// @throws Error(input) naming what is missing, too much, or of another shape
-  PretrainedWeights(const std::filesystem::path& directory, const model::Config& config);
+  PretrainedWeights(const std::filesystem::path& directory, const model::Config& config,
+                    FileKind kind = FileKind::model);
   ~PretrainedWeights();
 
   /// Values of a parameter's slab from its element `first` on. @throws Error(input)
   void get(const engine::Slab& slab, std::int64_t first, std::span<float> values) const;
 
-  /// Fills slabs of weights, piece by piece. @throws Error(input)
+  /// Fills those slabs of weights whose parameters the files hold, piece by piece.
+  /// @throws Error(input)
   void fill(const std::vector<engine::Slab>& slabs, Progress* progress = nullptr) const;
 
   /// Requires that a head in the files of a model whose head is tied is the token table, which both
@@ -43,7 +49,7 @@ class PretrainedWeights {
   void require_tied() const;
 
   Dtype dtype() const;  ///< storage of most values
-  /// The one of all values of a parameter of ours; f32 where they differ.
+  /// The one of all values of a parameter of ours; f32 where they differ, or are not in the files.
   Dtype dtype(const std::string& parameter) const;
 
  private:
@@ -57,9 +63,26 @@ std::vector<engine::Slab> whole_weights(const model::Config& config);
 /// Fills slabs of weights with their values.
 using FillSlabs = std::function<void(std::vector<engine::Slab>& slabs)>;
 
-/// Writes a model to a directory: config.json, and safetensors in files of about `max_file_bytes`,
-/// with an index where they are several. A tensor is read and written in pieces of 128 MiB. Ranks
-/// that share the work write different files.
+/// The change of weights when an adapter is merged, over all elements of these weights.
+struct MergeSums {
+  double weights = 0.0;  ///< sum of squared weights
+  double terms = 0.0;    ///< sum of squared terms of the adapter
+  double kept = 0.0;     ///< sum of products of a term and the change of its rounded weight
+
+  MergeSums& operator+=(const MergeSums& other);
+};
+
+/// Writes the adapter of a model as PEFT does: adapter_config.json and adapter_model.safetensors.
+/// @param base  directory of the model that it belongs to; empty: unknown
+/// @throws Error(input)  for an adapter that PEFT has no counterpart of
+/// @throws Error(storage), and what `fill` throws
+void write_adapter(const std::filesystem::path& directory, const model::Config& config,
+                   const deck::AdapterKeys& keys, const std::string& base, Dtype dtype,
+                   const FillSlabs& fill);
+
+/// Writes a model to a directory, its adapter merged into its weights: config.json, and safetensors
+/// in files of about `max_file_bytes`, with an index where they are several. A tensor is read and
+/// written in pieces of 128 MiB. Ranks that share the work write different files.
 class HuggingFaceWriter {
  public:
   /// @param own  number formats of the parameters that have another one than `dtype`
@@ -70,7 +93,7 @@ class HuggingFaceWriter {
 
   int num_files() const;
   /// @throws Error(storage), and what `fill` throws
-  void write_file(int number, const FillSlabs& fill) const;
+  MergeSums write_file(int number, const FillSlabs& fill) const;
 
   /// Last of all, the index and config.json: that of `original`, if it is there and describes this
   /// model, with what has changed; else a new one. @throws Error(storage)

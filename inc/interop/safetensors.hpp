@@ -10,8 +10,10 @@
 #include <string_view>
 #include <vector>
 
+#include "base/bfloat16.hpp"
 #include "base/descriptor.hpp"
 #include "base/files.hpp"
+#include "base/float16.hpp"
 
 namespace brume::interop {
 
@@ -19,6 +21,16 @@ namespace brume::interop {
 enum class Dtype { f32, bf16, f16 };
 inline constexpr std::int64_t dtype_bytes(Dtype dtype) { return dtype == Dtype::f32 ? 4 : 2; }
 const char* name(Dtype dtype);  ///< name in a file: "F32", "BF16", "F16"
+
+/// Calls work(Value()) with the type of a dtype's values.
+template <typename Work>
+void with_values(Dtype dtype, Work&& work) {
+  switch (dtype) {
+    case Dtype::f32: return work(float());
+    case Dtype::bf16: return work(bfloat16());
+    case Dtype::f16: return work(float16());
+  }
+}
 
 /// A tensor of a file, as its header describes it.
 struct TensorEntry {

@@ -74,10 +74,14 @@ TensorNames llama_tensors() {
                    {"attention.qkv", {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}},
                    {"attention.q", {"self_attn.q_proj"}},
                    {"attention.kv", {"self_attn.k_proj", "self_attn.v_proj"}},
+                   {"attention.k", {"self_attn.k_proj"}},
+                   {"attention.v", {"self_attn.v_proj"}},
                    {"attention.q_norm", {"self_attn.q_norm"}},
                    {"attention.k_norm", {"self_attn.k_norm"}},
                    {"attention.out", {"self_attn.o_proj"}},
                    {"mlp.in", {"mlp.gate_proj", "mlp.up_proj"}},
+                   {"mlp.gate", {"mlp.gate_proj"}},
+                   {"mlp.up", {"mlp.up_proj"}},
                    {"mlp.out", {"mlp.down_proj"}}};
   return made;
 }

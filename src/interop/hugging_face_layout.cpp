@@ -16,11 +16,13 @@ using model::Config;
 using model::Parameter;
 
 /// "layers.3.mlp.in" of "layers.3.mlp.in.bias", and the library's word for what it is: a gain is a
-/// weight there.
+/// weight there. Factors of an adapter have PEFT's words.
 std::pair<std::string, std::string> split(const std::string& name) {
   const std::size_t dot = name.rfind('.');
   const std::string kind = name.substr(dot + 1);
   if (kind == "bias") return {name.substr(0, dot), ".bias"};
+  if (kind == "lora_a") return {name.substr(0, dot), ".lora_A.weight"};
+  if (kind == "lora_b") return {name.substr(0, dot), ".lora_B.weight"};
   if (kind == "weight" || kind == "gain") return {name.substr(0, dot), ".weight"};
   return {name, ".weight"};  // a table
 }
@@ -43,14 +45,15 @@ std::vector<RowRun> fused_rows(const Config& m, const std::string& tensor,
 
 class LayoutBuilder {
  public:
-  explicit LayoutBuilder(const Config& config) : model_(config) {
-    layout_.prefix = names_.prefix;
+  LayoutBuilder(const Config& config, bool of_adapter) : model_(config), of_adapter_(of_adapter) {
+    layout_.prefix = (of_adapter ? "base_model.model." : "") + names_.prefix;
     layout_.head = names_.head + ".weight";
   }
 
   HuggingFaceLayout build() {
     for (const model::Block& block : model::blocks(model_))
-      for (const Parameter& parameter : block.parameters) add(block, parameter);
+      for (const Parameter& parameter : block.parameters)
+        if (parameter.id.is_adapter() == of_adapter_) add(block, parameter);
     return std::move(layout_);
   }
 
@@ -61,20 +64,30 @@ class LayoutBuilder {
     if (in_layer) module = module.substr(block.name.size() + 1);
     if (module == "norm1" && model_.layer_norms == 1) module = "norm";
     const std::string prefix =
-        names_.prefix + (in_layer ? fmt::format("{}{}.", names_.layers, block.layer) : "");
+        layout_.prefix + (in_layer ? fmt::format("{}{}.", names_.layers, block.layer) : "");
     const bool matrix = !parameter.name.ends_with(".bias") && !parameter.name.ends_with(".gain");
-    const bool transposed = matrix && in_layer && names_.transposed;  // tables are not
+    const bool transposed = matrix && in_layer && names_.transposed && !of_adapter_;  // nor tables
     Placed placed{.parameter = parameter, .matrix = matrix, .transposed = transposed};
     if (module == "head")
       placed.runs = {{layout_.head, 0, placed.rows()}};
     else if (in_layer && !names_.fused_qkv.empty() &&
              (module == "attention.qkv" || module == "attention.q" || module == "attention.kv"))
-      placed.runs = fused_rows(model_, prefix + names_.fused_qkv + kind, module);
+      placed.runs = fused(parameter, prefix + names_.fused_qkv + kind, module);
     else
       placed.runs = equal_parts(in_layer ? names_.of_layer : names_.ends, module, prefix, kind,
                                 placed.rows(), parameter.name);
     for (const RowRun& run : placed.runs) add_tensor(run, placed);
     layout_.parameters.push_back(std::move(placed));
+  }
+
+  std::vector<RowRun> fused(const Parameter& parameter, const std::string& tensor,
+                            const std::string& module) const {
+    require(!of_adapter_ || module == "attention.qkv", Failure::input,
+            "training.adapter.targets: PEFT has no counterpart of {}: its queries, keys and values "
+            "share a first factor",
+            parameter.name);
+    if (parameter.id.part == model::Part::lora_a) return {{tensor, 0, model_.adapter.rank}};
+    return fused_rows(model_, tensor, module);
   }
 
   static std::vector<RowRun> equal_parts(const families::TensorNames::Map& names,
@@ -106,6 +119,7 @@ class LayoutBuilder {
   }
 
   const Config& model_;
+  const bool of_adapter_;
   const families::TensorNames& names_ = model_.family->tensors;
   HuggingFaceLayout layout_{};
   std::map<std::string, std::size_t> places_;  ///< of tensors
@@ -114,7 +128,21 @@ class LayoutBuilder {
 }  // namespace
 
 HuggingFaceLayout hugging_face_layout(const Config& config) {
-  return LayoutBuilder(config).build();
+  return LayoutBuilder(config, false).build();
+}
+
+HuggingFaceLayout adapter_layout(const Config& config) {
+  return LayoutBuilder(config, true).build();
+}
+
+engine::Slab whole_slab(const Parameter& parameter, float* data) {
+  return {.name = parameter.name,
+          .kind = "weight",
+          .global_shape = parameter.shape,
+          .offset = std::vector<std::int64_t>(parameter.shape.size(), 0),
+          .shape = parameter.shape,
+          .elements = parameter.elements(),
+          .data = data};
 }
 
 bool is_buffer(std::string_view tensor) {

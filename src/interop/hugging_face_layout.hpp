@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/engine.hpp"
 #include "interop/safetensors.hpp"
 #include "model/model.hpp"
 
@@ -46,6 +47,17 @@ struct HuggingFaceLayout {
 /// @throws Error(input)  for a parameter that these formats have no place for
 /// @source  the models' files in github.com/huggingface/transformers, src/transformers/models
 HuggingFaceLayout hugging_face_layout(const model::Config& config);
+
+/// The factors of a model's adapter, as PEFT has them: "base_model.model.", the module's name, then
+/// ".lora_A.weight" [rank, inputs] or ".lora_B.weight" [outputs, rank]. No factor is transposed; one
+/// that belongs to fused queries, keys and values has the rows of their weight.
+///
+/// @throws Error(input)  for falcon's queries beside fewer keys, whose first factor is one there
+/// @source  github.com/huggingface/peft, src/peft/tuners/lora/layer.py
+HuggingFaceLayout adapter_layout(const model::Config& config);
+
+/// A slab of a whole parameter's weights at `data`.
+engine::Slab whole_slab(const model::Parameter& parameter, float* data = nullptr);
 
 /// Whether files may have a tensor of this name that holds nothing of a model: masks and rotary
 /// frequencies, which older versions of the library saved.

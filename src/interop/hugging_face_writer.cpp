@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -12,6 +13,7 @@
 #include "hugging_face_config.hpp"
 #include "hugging_face_layout.hpp"
 #include "interop/hugging_face.hpp"
+#include "peft.hpp"
 
 namespace brume::interop {
 namespace {
@@ -29,17 +31,6 @@ std::int64_t tensor_bytes(const NewTensor& tensor) {
   return tensor.elements() * dtype_bytes(tensor.dtype);
 }
 
-/// A slab of a whole parameter's weights at `data`.
-Slab whole_slab(const model::Parameter& parameter, float* data) {
-  return {.name = parameter.name,
-          .kind = "weight",
-          .global_shape = parameter.shape,
-          .offset = std::vector<std::int64_t>(parameter.shape.size(), 0),
-          .shape = parameter.shape,
-          .elements = parameter.elements(),
-          .data = data};
-}
-
 }  // namespace
 
 struct HuggingFaceWriter::Impl {
@@ -55,15 +46,17 @@ struct HuggingFaceWriter::Impl {
   void set_dtypes(const std::map<std::string, Dtype>& own);
   std::string file_name(std::size_t number) const;
   std::string index_text() const;
-  void write(TensorWriter& file, const NewTensor& tensor, const FillSlabs& fill) const;
-  void write_rows(TensorWriter& file, const std::vector<Section>& sections, std::int64_t rows,
-                  const FillSlabs& fill) const;
-  void write_transposed(TensorWriter& file, const Placed& placed, const FillSlabs& fill) const;
+  MergeSums write(TensorWriter& file, const NewTensor& tensor, const FillSlabs& fill) const;
+  MergeSums write_rows(TensorWriter& file, const std::vector<Section>& sections, std::int64_t rows,
+                       const FillSlabs& fill, const std::optional<AdapterTerm>& term) const;
+  MergeSums write_transposed(TensorWriter& file, const Placed& placed, const FillSlabs& fill,
+                             const std::optional<AdapterTerm>& term) const;
 
   fs::path directory;
   model::Config config;
   Dtype dtype;
-  HuggingFaceLayout layout;
+  HuggingFaceLayout layout, adapter;
+  std::map<std::string, Factors> factors;  ///< by the tensor that their term belongs to
   std::vector<std::vector<NewTensor>> files;
   std::map<std::string, std::vector<Section>> sections;  ///< by tensor, in its order
 };
@@ -121,17 +114,21 @@ std::string HuggingFaceWriter::Impl::index_text() const {
   return json{{"metadata", {{"total_size", bytes}}}, {"weight_map", map}}.dump(2) + "\n";
 }
 
-void HuggingFaceWriter::Impl::write(TensorWriter& file, const NewTensor& tensor,
-                                    const FillSlabs& fill) const {
+MergeSums HuggingFaceWriter::Impl::write(TensorWriter& file, const NewTensor& tensor,
+                                         const FillSlabs& fill) const {
   const std::vector<Section>& parts = sections.at(tensor.name);
+  std::optional<AdapterTerm> term;
+  if (const auto found = factors.find(tensor.name); found != factors.end())
+    term.emplace(found->second, config.adapter, tensor.dtype, fill);
   if (parts.front().placed->transposed)
-    write_transposed(file, *parts.front().placed, fill);
-  else
-    write_rows(file, parts, tensor.shape.front(), fill);
+    return write_transposed(file, *parts.front().placed, fill, term);
+  return write_rows(file, parts, tensor.shape.front(), fill, term);
 }
 
-void HuggingFaceWriter::Impl::write_rows(TensorWriter& file, const std::vector<Section>& parts,
-                                         std::int64_t rows, const FillSlabs& fill) const {
+MergeSums HuggingFaceWriter::Impl::write_rows(TensorWriter& file, const std::vector<Section>& parts,
+                                              std::int64_t rows, const FillSlabs& fill,
+                                              const std::optional<AdapterTerm>& term) const {
+  MergeSums sums;
   const std::int64_t columns = parts.front().placed->columns();
   const std::int64_t step = std::max<std::int64_t>(1, rows_piece_elements / columns);
   std::vector<float> values;
@@ -149,13 +146,17 @@ void HuggingFaceWriter::Impl::write_rows(TensorWriter& file, const std::vector<S
       slabs.push_back(std::move(slab));
     }
     fill(slabs);
+    if (term) sums += term->add(first, 0, columns, values);
     file.write(values);
   }
+  return sums;
 }
 
 /// A few columns of the parameter at a time, which are rows of the tensor.
-void HuggingFaceWriter::Impl::write_transposed(TensorWriter& file, const Placed& placed,
-                                               const FillSlabs& fill) const {
+MergeSums HuggingFaceWriter::Impl::write_transposed(TensorWriter& file, const Placed& placed,
+                                                    const FillSlabs& fill,
+                                                    const std::optional<AdapterTerm>& term) const {
+  MergeSums sums;
   const std::int64_t columns = placed.columns(), rows = placed.rows();
   const std::int64_t step = std::max<std::int64_t>(1, columns_piece_elements / rows);
   std::vector<float> values, turned;
@@ -168,6 +169,7 @@ void HuggingFaceWriter::Impl::write_transposed(TensorWriter& file, const Placed&
     slabs[0].shape.back() = count;
     slabs[0].elements = rows * count;
     fill(slabs);
+    if (term) sums += term->add(0, first, count, values);
     constexpr std::int64_t tile = 16;  // a cache line of values
     for (std::int64_t band = 0; band < count; band += tile)
       for (std::int64_t row = 0; row < rows; ++row)
@@ -175,6 +177,7 @@ void HuggingFaceWriter::Impl::write_transposed(TensorWriter& file, const Placed&
           turned[i * rows + row] = values[row * count + i];
     file.write(turned);
   }
+  return sums;
 }
 
 HuggingFaceWriter::HuggingFaceWriter(fs::path directory, const model::Config& config, Dtype dtype,
@@ -186,6 +189,8 @@ HuggingFaceWriter::HuggingFaceWriter(fs::path directory, const model::Config& co
   impl_->config = config;
   impl_->dtype = dtype;
   impl_->layout = hugging_face_layout(config);
+  impl_->adapter = adapter_layout(config);
+  impl_->factors = factors(impl_->adapter);
   impl_->find_sections();
   impl_->set_dtypes(own);
   impl_->divide(max_file_bytes);
@@ -195,12 +200,14 @@ HuggingFaceWriter::~HuggingFaceWriter() = default;
 
 int HuggingFaceWriter::num_files() const { return int(impl_->files.size()); }
 
-void HuggingFaceWriter::write_file(int number, const FillSlabs& fill) const {
+MergeSums HuggingFaceWriter::write_file(int number, const FillSlabs& fill) const {
+  MergeSums sums;
   const std::vector<NewTensor>& tensors = impl_->files[number];
   TensorWriter file(impl_->directory / impl_->file_name(std::size_t(number)), tensors);
   // A header has its names in order, but says itself where values lie.
-  for (const NewTensor& tensor : tensors) impl_->write(file, tensor, fill);
+  for (const NewTensor& tensor : tensors) sums += impl_->write(file, tensor, fill);
   file.commit();
+  return sums;
 }
 
 void HuggingFaceWriter::finish(const fs::path& original) const {

@@ -14,6 +14,7 @@
 #include "deck/json.hpp"
 #include "hugging_face_layout.hpp"
 #include "interop/hugging_face.hpp"
+#include "peft.hpp"
 
 namespace brume::interop {
 namespace {
@@ -112,7 +113,7 @@ bool is_hugging_face(const fs::path& directory) {
 }
 
 struct PretrainedWeights::Impl {
-  Impl(const fs::path& directory, const model::Config& config);
+  Impl(const fs::path& directory, const model::Config& config, FileKind kind);
 
   void open(const fs::path& directory);
   void open_files_of_index(const fs::path& directory);
@@ -128,20 +129,31 @@ struct PretrainedWeights::Impl {
   void read_transposed(const RowRun& run, std::int64_t stride, std::int64_t column,
                        std::int64_t columns, std::span<float> values) const;
 
-  std::string name;  ///< of the directory
+  std::string name;  ///< of the directory, or the adapter's file
   bool tied;
   HuggingFaceLayout layout;
   std::vector<std::unique_ptr<TensorFile>> files;
   std::map<std::string, const TensorFile*> places;  ///< of all tensors, by their names there
   std::map<std::string, const Placed*> parameters;
   std::string prefix, head;  ///< in the files, of the layout's
+  const char *noun = "model", *another = "config.json and [model] describe another model";
 };
 
-PretrainedWeights::Impl::Impl(const fs::path& directory, const model::Config& config)
-    : name(directory.string()), tied(config.tied_head), layout(hugging_face_layout(config)) {
+PretrainedWeights::Impl::Impl(const fs::path& directory, const model::Config& config, FileKind kind)
+    : name(directory.string()),
+      tied(config.tied_head),
+      layout(kind == FileKind::adapter ? adapter_layout(config) : hugging_face_layout(config)) {
   for (const Placed& placed : layout.parameters) parameters[placed.parameter.name] = &placed;
-  open(directory);
-  find_names();
+  if (kind == FileKind::adapter) {
+    noun = "adapter";
+    another = "[training.adapter] describes another adapter";
+    prefix = layout.prefix;
+    add_file(adapter_file(directory, config.adapter));
+    name = files.front()->name();
+  } else {
+    open(directory);
+    find_names();
+  }
   check_tensors();
   check_shapes();
 }
@@ -216,18 +228,17 @@ void PretrainedWeights::Impl::check_tensors() const {
     if (!known.contains(tensor) && !is_buffer(tensor) && !(tied && tensor == head))
       extra.push_back(tensor);
   require(missing.empty(), Failure::input,
-          "{}: lacks {} of the model: {}{}: a file is missing, or config.json and [model] describe "
-          "another model{}",
-          name, plural(missing.size(), "tensor"), few(missing),
-          extra.empty() ? "" : "; others are there: " + few(extra),
+          "{}: lacks {} of the {}: {}{}: a file is missing, or {}{}", name,
+          plural(missing.size(), "tensor"), noun, few(missing),
+          extra.empty() ? "" : "; others are there: " + few(extra), another,
           missing.size() == 1 && missing[0] == head
               ? "; with tied_head = true the head is the token table"
               : "");
   require(
       extra.empty(), Failure::input,
-      "{}: has {} that the model has no place for: {}: config.json and [model] describe another "
-      "model, or these belong to something beside it and must be left out of the files",
-      name, plural(extra.size(), "tensor"), few(extra));
+      "{}: has {} that the {} has no place for: {}: {}, or these belong to something beside it and "
+      "must be left out of the files",
+      name, plural(extra.size(), "tensor"), noun, few(extra), another);
 }
 
 void PretrainedWeights::Impl::check_shapes() const {
@@ -241,9 +252,8 @@ void PretrainedWeights::Impl::check_shapes() const {
     const bool longer = is_position && found.size() == 2 && found[1] == tensor.shape[1] &&
                         found[0] > tensor.shape[0];
     require(found == tensor.shape || longer, Failure::input,
-            "{}: tensor {} has shape [{}], the model needs [{}]: config.json and [model] describe "
-            "another model{}",
-            file.name(), shown(found_name), fmt::join(found, ", "), fmt::join(tensor.shape, ", "),
+            "{}: tensor {} has shape [{}], the {} needs [{}]: {}{}", file.name(), shown(found_name),
+            fmt::join(found, ", "), noun, fmt::join(tensor.shape, ", "), another,
             is_position ? "; seq_len must be at most the positions that there are" : "");
   }
 }
@@ -296,8 +306,9 @@ void PretrainedWeights::Impl::read_transposed(const RowRun& run, std::int64_t st
   }
 }
 
-PretrainedWeights::PretrainedWeights(const fs::path& directory, const model::Config& config)
-    : impl_(std::make_unique<Impl>(directory, config)) {}
+PretrainedWeights::PretrainedWeights(const fs::path& directory, const model::Config& config,
+                                     FileKind kind)
+    : impl_(std::make_unique<Impl>(directory, config, kind)) {}
 
 PretrainedWeights::~PretrainedWeights() = default;
 
@@ -321,7 +332,8 @@ void PretrainedWeights::get(const Slab& slab, std::int64_t first, std::span<floa
 void PretrainedWeights::fill(const std::vector<Slab>& slabs, Progress* progress) const {
   std::vector<float> buffer;
   for (const Slab& slab : slabs)
-    for (std::int64_t first = 0; first < slab.elements; first += piece_elements) {
+    for (std::int64_t first = 0; first < slab.elements && impl_->parameters.contains(slab.name);
+         first += piece_elements) {
       buffer.resize(std::size_t(std::min(piece_elements, slab.elements - first)));
       get(slab, first, buffer);
       engine::set_values(slab, first, buffer);
@@ -363,7 +375,9 @@ Dtype PretrainedWeights::dtype() const {
 
 Dtype PretrainedWeights::dtype(const std::string& parameter) const {
   std::set<Dtype> found;
-  for (const RowRun& run : impl_->parameters.at(parameter)->runs) {
+  const auto placed = impl_->parameters.find(parameter);
+  if (placed == impl_->parameters.end()) return Dtype::f32;
+  for (const RowRun& run : placed->second->runs) {
     const std::string tensor = impl_->name_in_files(run.tensor);
     found.insert(impl_->file_of(tensor).dtype(tensor));
   }
@@ -373,14 +387,10 @@ Dtype PretrainedWeights::dtype(const std::string& parameter) const {
 std::vector<Slab> whole_weights(const model::Config& config) {
   std::vector<Slab> slabs;
   for (const model::Block& block : model::blocks(config))
-    for (const model::Parameter& parameter : block.parameters)
-      slabs.push_back({.name = parameter.name,
-                       .kind = "weight",
-                       .global_shape = parameter.shape,
-                       .offset = std::vector<std::int64_t>(parameter.shape.size(), 0),
-                       .shape = parameter.shape,
-                       .elements = parameter.elements(),
-                       .owned = true});
+    for (const model::Parameter& parameter : block.parameters) {
+      slabs.push_back(whole_slab(parameter));
+      slabs.back().owned = true;
+    }
   return slabs;
 }
 

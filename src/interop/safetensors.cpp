@@ -7,9 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "base/bfloat16.hpp"
 #include "base/error.hpp"
-#include "base/float16.hpp"
 #include "safetensors_header.hpp"
 
 namespace brume::interop {
@@ -24,16 +22,6 @@ static_assert(std::endian::native == std::endian::little,
 constexpr std::int64_t length_bytes = 8;
 constexpr std::int64_t most_header_bytes = 100'000'000;
 constexpr std::int64_t buffer_elements = std::int64_t{1} << 20;
-
-/// Calls work(Value()) with the type of a dtype's values.
-template <typename Work>
-void with_values(Dtype dtype, Work&& work) {
-  switch (dtype) {
-    case Dtype::f32: return work(float());
-    case Dtype::bf16: return work(bfloat16());
-    case Dtype::f16: return work(float16());
-  }
-}
 
 /// The header's text. @throws Error(input) without the file's name
 std::string header_text(const Descriptor& file, const std::string& name, std::int64_t file_bytes) {

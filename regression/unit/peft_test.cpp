@@ -1,0 +1,334 @@
+/// @file Adapters in PEFT's files: out and in again, merged into the model's weights, refused.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "contract.hpp"
+#include "hugging_face_files.hpp"
+#include "interop/hugging_face.hpp"
+#include "io/checkpoint.hpp"
+#include "kernels/types.hpp"
+#include "own_folder.hpp"
+#include "refusal.hpp"
+
+namespace brume::interop {
+namespace {
+
+namespace fs = std::filesystem;
+using engine::Slab;
+using nlohmann::json;
+using test::OwnFolder;
+
+const fs::path models = fs::path(BRUME_REGRESSION_DIR) / "data" / "hugging_face";
+const deck::AdapterKeys all_targets{.rank = 3, .alpha = 7.0, .scaling = "rslora"};
+
+model::Config config_of(const fs::path& directory, const deck::AdapterKeys& adapter = {}) {
+  deck::ModelKeys keys;
+  keys.config = directory / "config.json";
+  keys = model::resolved(keys);
+  keys.adapter = adapter;
+  return model::config(keys, "fp32");
+}
+
+/// Base weights of a model in the library's files, and factors that are random.
+using Values = std::map<std::string, std::vector<float>>;
+Values values_of(const fs::path& directory, const model::Config& model) {
+  const PretrainedWeights base(directory, model);
+  std::mt19937 random(5);
+  std::normal_distribution<float> normal(0.0f, 0.2f);
+  Values values;
+  for (const Slab& slab : whole_weights(model)) {
+    std::vector<float>& all = values[slab.name];
+    all.resize(std::size_t(slab.elements));
+    if (slab.name.find("lora") == std::string::npos)
+      base.get(slab, 0, all);
+    else
+      for (float& value : all) value = normal(random);
+  }
+  return values;
+}
+
+/// Calls work(fill) with a checkpoint of these values in place.
+template <class Work>
+void with_checkpoint(const model::Config& model, const Values& values, const Work& work) {
+  const OwnFolder folder;
+  comm::run_local(1, [&](comm::Communicator& world) {
+    const std::vector<Slab> slabs = whole_weights(model);
+    io::CheckpointInfo info;
+    info.deck_text = "deck";
+    io::CheckpointWriter(folder.path(), world)
+        .write(info, slabs, [&](std::size_t n, std::int64_t first, std::span<float> room) {
+          return std::span(values.at(slabs[n].name)).subspan(std::size_t(first), room.size());
+        });
+    io::CheckpointReader reader(io::find_checkpoint(world, folder.path()).value());
+    work([&](std::vector<Slab>& slabs) { reader.fill(slabs); });
+  });
+}
+
+void write_adapter_of(const fs::path& out, const model::Config& model,
+                      const deck::AdapterKeys& keys, const Values& values) {
+  with_checkpoint(model, values, [&](const FillSlabs& fill) {
+    write_adapter(out, model, keys, "base", Dtype::f32, fill);
+  });
+}
+
+double loss_of(const model::Config& model, const std::function<void(std::vector<Slab>&)>& fill) {
+  const test::TokenFixture tokens(model.vocab_size);
+  double loss = 0.0;
+  comm::run_local(1, [&](comm::Communicator& world) {
+    engine::Engine engine(test::one_rank_plan(model, 1), model, {}, world);
+    std::vector<Slab> slabs = engine.slabs();
+    std::erase_if(slabs, [](const Slab& slab) { return slab.kind != "weight"; });
+    fill(slabs);
+    loss = engine.evaluate(tokens.sampler(model.seq_len), 0, 5);
+  });
+  return loss;
+}
+
+json json_of(const fs::path& path) { return json::parse(test::content(path)); }
+
+class Adapters : public testing::TestWithParam<const char*> {
+ protected:
+  const fs::path directory = models / GetParam();
+  const model::Config model = config_of(directory, all_targets);
+  const Values values = values_of(directory, model);
+  const OwnFolder out;
+};
+
+TEST_P(Adapters, GoOutAndIn) {
+  write_adapter_of(out.path(), model, all_targets, values);
+  const PretrainedWeights adapter(out.path(), model, FileKind::adapter);
+  std::size_t factors = 0;
+  for (const Slab& slab : whole_weights(model)) {
+    if (slab.name.find("lora") == std::string::npos) continue;
+    std::vector<float> found(std::size_t(slab.elements));
+    adapter.get(slab, 0, found);
+    EXPECT_EQ(found, values.at(slab.name)) << slab.name;
+    ++factors;
+  }
+  EXPECT_EQ(TensorFile(out / "adapter_model.safetensors").tensors().size(), factors);
+  EXPECT_EQ(factors, 2 * model.adapter.targets.size() * std::size_t(model.num_layers));
+
+  const json config = json_of(out / "adapter_config.json");
+  EXPECT_EQ(config.at("r"), 3);
+  EXPECT_EQ(config.at("lora_alpha"), 7.0);
+  EXPECT_EQ(config.at("use_rslora"), true);
+  EXPECT_EQ(config.at("fan_in_fan_out"), model.family->name == "gpt");
+  EXPECT_EQ(config.at("base_model_name_or_path"), "base");
+}
+
+/// Both parts of the files fill an engine, whose loss is that of the merged model.
+TEST_P(Adapters, MergedComputeTheSame) {
+  write_adapter_of(out.path(), model, all_targets, values);
+  const double apart = loss_of(model, [&](std::vector<Slab>& slabs) {
+    PretrainedWeights(directory, model).fill(slabs);
+    PretrainedWeights(out.path(), model, FileKind::adapter).fill(slabs);
+  });
+  with_checkpoint(model, values, [&](const FillSlabs& fill) {
+    const HuggingFaceWriter merged(out.path(), model, Dtype::f32, 10'000);
+    for (int file = 0; file < merged.num_files(); ++file) merged.write_file(file, fill);
+    merged.finish(directory / "config.json");
+  });
+  const model::Config plain = config_of(out.path());
+  const double together = loss_of(
+      plain, [&](std::vector<Slab>& slabs) { PretrainedWeights(out.path(), plain).fill(slabs); });
+  const double base = loss_of(
+      plain, [&](std::vector<Slab>& slabs) { PretrainedWeights(directory, plain).fill(slabs); });
+  EXPECT_NEAR(together / apart, 1.0, 1e-6);
+  EXPECT_GT(std::abs(base / apart - 1.0), 1e-3);
+}
+
+INSTANTIATE_TEST_SUITE_P(Peft, Adapters,
+                         testing::Values("gpt2", "llama_grouped", "llama_tied", "qwen3", "gemma2",
+                                         "neox", "falcon_many_key_heads"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST(AdapterNames, AreThoseOfPeft) {
+  const std::map<std::string, std::vector<std::string>> expected{
+      {"gpt2", {"attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"}},
+      {"llama_grouped",
+       {"mlp.down_proj", "mlp.gate_proj", "mlp.up_proj", "self_attn.k_proj", "self_attn.o_proj",
+        "self_attn.q_proj", "self_attn.v_proj"}},
+      {"neox",
+       {"attention.dense", "attention.query_key_value", "mlp.dense_4h_to_h", "mlp.dense_h_to_4h"}}};
+  const std::map<std::string, std::pair<std::string, std::vector<std::int64_t>>> outputs{
+      {"gpt2", {"base_model.model.transformer.h.1.attn.c_attn.lora_B.weight", {135, 3}}},
+      {"llama_grouped",
+       {"base_model.model.model.layers.1.self_attn.k_proj.lora_B.weight", {18, 3}}},
+      {"neox",
+       {"base_model.model.gpt_neox.layers.1.attention.query_key_value.lora_B.weight", {135, 3}}}};
+  for (const auto& [name, modules] : expected) {
+    const model::Config model = config_of(models / name, all_targets);
+    const OwnFolder out;
+    write_adapter_of(out.path(), model, all_targets, values_of(models / name, model));
+    EXPECT_EQ(json_of(out / "adapter_config.json").at("target_modules"), json(modules)) << name;
+    const auto& [tensor, shape] = outputs.at(name);
+    const TensorFile file(out / "adapter_model.safetensors");
+    ASSERT_TRUE(file.tensors().contains(tensor)) << tensor;
+    EXPECT_EQ(file.tensors().at(tensor).shape, shape);
+    EXPECT_EQ(file.tensors().at(tensor).dtype, "F32");
+  }
+}
+
+/// For each head its query, its key and its value, as in the weight.
+TEST(AdapterNames, NeoxHasRowsByHeads) {
+  const model::Config model = config_of(models / "neox", all_targets);
+  const Values values = values_of(models / "neox", model);
+  const OwnFolder out;
+  write_adapter_of(out.path(), model, all_targets, values);
+  std::vector<float> found(3 * 45 * 3);
+  TensorFile(out / "adapter_model.safetensors")
+      .read("base_model.model.gpt_neox.layers.0.attention.query_key_value.lora_B.weight", 0, found);
+  const std::vector<float>& ours = values.at("layers.0.attention.qkv.lora_b");
+  for (std::size_t head = 0; head < 3; ++head)
+    for (std::size_t part = 0; part < 3; ++part)
+      for (std::size_t i = 0; i < 45; ++i)  // 15 rows of 3
+        EXPECT_EQ(found[(head * 3 + part) * 45 + i], ours[(part * 3 + head) * 45 + i]);
+}
+
+/// A change below half of a last digit is lost in bf16, and the sums say so.
+TEST(Merging, SaysWhatRoundingKeeps) {
+  const fs::path directory = models / "llama_grouped";  // its values are bf16
+  const auto kept = [&](double alpha, Dtype dtype) {
+    const deck::AdapterKeys keys{.rank = 2, .alpha = alpha, .targets = {"attention.*"}};
+    const model::Config model = config_of(directory, keys);
+    const OwnFolder out;
+    MergeSums sums;
+    with_checkpoint(model, values_of(directory, model), [&](const FillSlabs& fill) {
+      sums = HuggingFaceWriter(out.path(), model, dtype, 1 << 30).write_file(0, fill);
+    });
+    EXPECT_NEAR(std::sqrt(sums.terms / sums.weights) / (0.14 * alpha), 1.0, 0.3);
+    return sums.kept / sums.terms;
+  };
+  EXPECT_NEAR(kept(1.0, Dtype::f32), 1.0, 1e-6);
+  EXPECT_NEAR(kept(1.0, Dtype::bf16), 1.0, 1e-3);
+  EXPECT_NEAR(kept(1e-3, Dtype::f32), 1.0, 1e-3);
+  EXPECT_LT(kept(1e-4, Dtype::bf16), 0.5);
+}
+
+class AdapterFiles : public testing::Test {
+ protected:
+  const fs::path directory = models / "llama_tied";
+  const deck::AdapterKeys keys{.rank = 2, .alpha = 4.0, .targets = {"attention.q", "mlp.up"}};
+  const model::Config model = config_of(directory, keys);
+  const OwnFolder folder;
+
+  void SetUp() override {
+    write_adapter_of(folder.path(), model, keys, values_of(directory, model));
+  }
+
+  /// What is said if a key of the deck, or one of the file, is another one.
+  std::string refused(const deck::AdapterKeys& other) const {
+    return test::refusal(
+        [&] { PretrainedWeights(folder.path(), config_of(directory, other), FileKind::adapter); });
+  }
+  std::string refused(const char* key, const json& value) const {
+    const std::string before = test::content(folder / "adapter_config.json");
+    json config = json::parse(before);
+    config[key] = value;
+    test::put(folder / "adapter_config.json", config.dump());
+    const std::string said = refused(keys);
+    test::put(folder / "adapter_config.json", before);
+    EXPECT_NE(said.find((folder / "adapter_config.json").string()), std::string::npos) << said;
+    return said;
+  }
+};
+
+void expect_in(const std::string& sentence, const std::string& said) {
+  EXPECT_NE(said.find(sentence), std::string::npos) << said;
+}
+
+TEST_F(AdapterFiles, OtherRanksAndScalesAreNamed) {
+  deck::AdapterKeys other = keys;
+  other.rank = 3;
+  expect_in("adapter_config.json: 'r' = 2, but training.adapter.rank = 3", refused(other));
+  other = keys;
+  other.alpha = 2.0;
+  expect_in("terms have the scale 2, those of [training.adapter] 1: set alpha = 4", refused(other));
+  other = keys;
+  other.scaling = "rslora";
+  expect_in("set alpha = 4 and scaling = \"standard\"", refused(other));
+  expect_in("scaling = \"rslora\"", refused("use_rslora", true));
+}
+
+TEST_F(AdapterFiles, OtherTargetsAreNamed) {
+  deck::AdapterKeys other = keys;
+  other.targets.push_back("mlp.out");
+  std::string said = refused(other);
+  expect_in("adapter_model.safetensors: lacks 4 tensors of the adapter: ", said);
+  expect_in(R"("base_model.model.model.layers.0.mlp.down_proj.lora_A.weight")", said);
+  other.targets = {"mlp.up"};
+  said = refused(other);
+  expect_in("has 4 tensors that the adapter has no place for: ", said);
+  expect_in(R"("base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight")", said);
+}
+
+TEST_F(AdapterFiles, OtherShapesAndFormatsAreNamed) {
+  const fs::path path = folder / "adapter_model.safetensors";
+  std::vector<test::RawTensor> tensors;
+  const TensorFile file(path);
+  const std::string bytes = test::content(path);
+  for (const auto& [name, entry] : file.tensors())
+    tensors.push_back({name, entry.dtype, entry.shape,
+                       bytes.substr(std::size_t(entry.first_byte), std::size_t(entry.bytes))});
+  std::swap(tensors[0].shape[0], tensors[0].shape[1]);
+  test::put(path, test::safetensors(tensors));
+  expect_in("mlp.up_proj.lora_A.weight\" has shape [45, 2], the adapter needs [2, 45]: ",
+            refused(keys));
+  std::swap(tensors[0].shape[0], tensors[0].shape[1]);
+  tensors[0].dtype = "I32";
+  test::put(path, test::safetensors(tensors));
+  expect_in("has dtype I32: only F32, BF16 and F16", refused(keys));
+}
+
+TEST_F(AdapterFiles, OtherAdaptersAreRefused) {
+  expect_in("'peft_type' must be \"LORA\"", refused("peft_type", "IA3"));
+  for (const char* key : {"use_dora", "use_qalora", "lora_bias"})
+    expect_in("'" + std::string(key) + "' = true is not supported", refused(key, true));
+  expect_in("'bias' = \"all\" is not supported", refused("bias", "all"));
+  expect_in("'alpha_pattern' = ", refused("alpha_pattern", {{"q_proj", 8}}));
+  expect_in("'init_lora_weights' = \"pissa\" changed the base",
+            refused("init_lora_weights", "pissa"));
+  expect_in("'r' must be a number", refused("r", "2"));
+  expect_in("'lora_alpha' must be a number", refused("lora_alpha", nullptr));
+}
+
+TEST_F(AdapterFiles, FilesThatAreNoneAreNamed) {
+  test::put(folder / "adapter_config.json", "[1]");
+  expect_in("'peft_type' must be \"LORA\"", refused(keys));
+  test::put(folder / "adapter_config.json", "{");
+  expect_in("is not JSON", refused(keys));
+  fs::remove(folder / "adapter_config.json");
+  expect_in("adapter_config.json: cannot be opened", refused(keys));
+}
+
+TEST_F(AdapterFiles, PickledFactorsAreNamed) {
+  fs::rename(folder / "adapter_model.safetensors", folder / "adapter_model.bin");
+  expect_in("found adapter_model.bin in Python's pickle format", refused(keys));
+}
+
+/// PEFT has one first factor where Brume has two.
+TEST(AdapterNames, FalconsFewerKeyHeadsHaveNone) {
+  const fs::path directory = models / "falcon_grouped";
+  const deck::AdapterKeys mlp{.rank = 2, .targets = {"mlp.*"}};
+  const model::Config some = config_of(directory, mlp), all = config_of(directory, all_targets);
+  const OwnFolder out;
+  EXPECT_NO_THROW(write_adapter_of(out.path(), some, mlp, values_of(directory, some)));
+  expect_in("PEFT has no counterpart of layers.0.attention.q.lora_a",
+            test::refusal([&] { HuggingFaceWriter(out.path(), all, Dtype::f32, 1 << 30); }));
+}
+
+}  // namespace
+}  // namespace brume::interop
+
+int main(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);
+  const brume::kernels::Runtime runtime(1);
+  return RUN_ALL_TESTS();
+}

@@ -1,0 +1,52 @@
+/// @file Adapters in the format of PEFT, and their merging into weights.
+///
+///   adapter_config.json          rank, scale and targets
+///   adapter_model.safetensors    both factors of each target, see adapter_layout
+///
+/// @source  github.com/huggingface/peft, docs/source/developer_guides/checkpoint.md
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "hugging_face_layout.hpp"
+#include "interop/hugging_face.hpp"
+
+namespace brume::interop {
+
+/// The file of an adapter's factors in a directory.
+/// @throws Error(input)  if adapter_config.json describes another adapter, except its targets
+std::filesystem::path adapter_file(const std::filesystem::path& directory,
+                                   const model::Adapter& adapter);
+
+/// Both factors beside a linear layer.
+struct Factors {
+  const Placed *a = nullptr, *b = nullptr;
+};
+/// By the tensor of the linear layer's weight. @param layout  outlives them
+std::map<std::string, Factors> factors(const HuggingFaceLayout& layout);
+
+/// The term that merging adds to a tensor of a linear layer: scale B A.
+class AdapterTerm {
+ public:
+  /// @param dtype  that the sum is rounded to later
+  AdapterTerm(const Factors& factors, const model::Adapter& adapter, Dtype dtype,
+              const FillSlabs& fill);
+
+  /// Adds it to rows from `row` on, of which `values` holds `columns` columns from `column` on.
+  MergeSums add(std::int64_t row, std::int64_t column, std::int64_t columns,
+                std::span<float> values) const;
+
+ private:
+  std::int64_t rank_, width_;
+  float scale_;
+  Dtype dtype_;
+  std::vector<float> a_;  ///< [rank, width]
+  std::vector<float> b_;  ///< [rows, rank], scaled
+};
+
+}  // namespace brume::interop
