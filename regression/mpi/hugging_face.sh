@@ -51,6 +51,15 @@ same imported again
 train imported/deck.toml --set output.directory=further --set model.weights=imported
 [ "$(losses further | head -1)" != "$(losses imported | head -1)" ] || fail "did not begin with what was trained"
 
+# An adapter begins beside an imported model, or one that is named, with terms of zero.
+"$BRUME" import hf model -o adapted
+train adapted/deck.toml --plan plan.toml --set training.adapter.rank=2
+train deck.toml --plan plan.toml --set training.adapter.rank=2 --set output.directory=adapted_too
+same adapted adapted_too
+[ "$(losses adapted | head -1)" = "$(losses imported | head -1)" ] || fail "an adapter's first terms are not zero"
+[ "$(losses adapted)" != "$(losses imported)" ] || fail "an adapter trained the whole model"
+train adapted/deck.toml --set training.adapter.rank=2 --set model.weights=imported --set output.directory=adapted_on
+
 refused() {
   says=$1; shift
   code=0

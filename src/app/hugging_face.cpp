@@ -57,6 +57,7 @@ class HuggingFaceImport {
     });
     deck_ = deck::parse(comm::broadcast(job_, text, 0), "brume import hf");
     model_ = model::config(deck_.model, "fp32");
+    model_.adapter = {};  // a training adds it
     comm::together(job_, [&] {
       weights_.emplace(options_.directory, model_);
       if (leader_) weights_->require_tied();

@@ -9,6 +9,7 @@
 #include "comm/agree.hpp"
 #include "nonfinite.hpp"
 #include "resume.hpp"
+#include "weights.hpp"
 
 namespace brume::app {
 
@@ -60,7 +61,8 @@ bool Recovery::went_back(const engine::StepMetrics& metrics) {
 bool Recovery::roll_back(std::int64_t bad_step) {
   saving_.settle();
   const auto checkpoint = io::find_checkpoint(world_, deck_.output.directory, spoilt_);
-  if (!checkpoint) return false;
+  // One of the base model alone cannot bring the adapter's first values back.
+  if (!checkpoint || (model_.adapter.rank > 0 && !has_adapter(*checkpoint))) return false;
   saving_.trust(*checkpoint);
   load(*checkpoint, data_text_, model_, engine_, world_);
   gone_back_to_ = checkpoint->step;

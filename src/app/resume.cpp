@@ -54,16 +54,17 @@ engine::Progress progress(const io::CheckpointInfo& checkpoint, const std::strin
           .missed = missed(checkpoint, updates, model)};
 }
 
-/// Weights that no step has changed go with sequences of any length.
+/// Weights that no step has changed go with sequences of any length and with any adapter.
 void check_model(const io::CheckpointInfo& checkpoint, const model::Config& model) {
   const std::string name = checkpoint.directory.string(), asked = model::text(model);
   if (checkpoint.model_text == asked) return;
-  const bool other_length = model_text_at(checkpoint, model.seq_len) == asked;
-  require(!other_length || checkpoint.step == 0, Failure::input,
-          "checkpoint {}: trained with another model.seq_len: found ({}), the deck asks for ({}). "
-          "To train on with its weights, set model.weights = \"{}\" and another output.directory",
+  const bool fits = model_text_at(checkpoint, model) == asked;
+  require(!fits || checkpoint.step == 0, Failure::input,
+          "checkpoint {}: trained with another model.seq_len or without the adapter: found ({}), "
+          "the deck asks for ({}). To train on with its weights, set model.weights = \"{}\" and "
+          "another output.directory",
           name, checkpoint.model_text, asked, name);
-  require(other_length, Failure::input,
+  require(fits, Failure::input,
           "checkpoint {}: holds another model: found ({}), the deck asks for ({}). Set another "
           "output.directory{}",
           name, checkpoint.model_text, asked,
@@ -211,9 +212,9 @@ std::optional<io::CheckpointInfo> find_resume(comm::Communicator& world, const R
 void load(const io::CheckpointInfo& checkpoint, const std::string& data_text,
           const model::Config& model, engine::Engine& engine, comm::Communicator& world) {
   comm::together(world, [&] {
-    std::vector<engine::Slab> slabs = engine.slabs();
+    const std::vector<engine::Slab> slabs = engine.slabs();
     Progress shown("reading the checkpoint", elements(slabs), log::leads());
-    io::load_slabs(checkpoint, slabs, &shown);
+    read_slabs(checkpoint, slabs, &shown);
     engine.resume(progress(checkpoint, data_text, model));
   });
 }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -32,24 +33,31 @@ bool is_hugging_face(comm::Communicator& world, const std::string& directory) {
 
 /// The weights of a checkpoint of the model, or of the model without its adapter.
 /// @throws AgreedError
-FirstWeights weights_of_checkpoint(const std::string& directory, const model::Config& model,
-                                   comm::Communicator& world) {
-  bool lacks_adapter = false;
-  model::Config base = model;
-  base.adapter = {};
+io::CheckpointInfo checkpoint_for(const std::string& directory, const model::Config& model,
+                                  comm::Communicator& world) {
   const std::optional<io::CheckpointInfo> found = find_weights(world, directory);
   comm::together(world, [&] {
     require(found.has_value(), Failure::input,
             "model.weights = {}: is neither a Hugging Face model, with model.safetensors or its "
             "index, nor a run directory with checkpoints, nor one of these",
             directory);
-    const std::string theirs = model_text_at(*found, model.seq_len);
-    lacks_adapter = model.adapter.rank > 0 && theirs == model::text(base);
-    require(lacks_adapter || theirs == model::text(model), Failure::input,
+    const std::string theirs = model_text_at(*found, model);
+    require(theirs == model::text(model), Failure::input,
             "model.weights = {}: are of another model ({}), the deck asks for ({})", directory,
             theirs, model::text(model));
   });
-  return {directory, *found, lacks_adapter};
+  return *found;
+}
+
+/// Whether a parameter is one of an adapter.
+bool is_factor(const std::string& parameter) {
+  return parameter.ends_with(".lora_a") || parameter.ends_with(".lora_b");
+}
+
+std::vector<engine::Slab> weights_of(engine::Engine& engine) {
+  std::vector<engine::Slab> slabs = engine.slabs();
+  std::erase_if(slabs, [](const engine::Slab& slab) { return slab.kind != "weight"; });
+  return slabs;
 }
 
 }  // namespace
@@ -71,11 +79,26 @@ bool has_left(comm::Communicator& world, const io::CheckpointInfo& checkpoint) {
   return true;
 }
 
-std::string model_text_at(const io::CheckpointInfo& checkpoint, int seq_len) {
+std::string model_text_at(const io::CheckpointInfo& checkpoint, const model::Config& other) {
   const deck::Deck deck = deck::parse(checkpoint.deck_text, checkpoint.directory.string());
   model::Config model = model::config(deck.model, "fp32");
-  if (model.rotary()) model.seq_len = seq_len;
+  if (model.rotary()) model.seq_len = other.seq_len;
+  if (model.adapter.rank == 0) model.adapter = other.adapter;
   return model::text(model);
+}
+
+bool has_adapter(const io::CheckpointInfo& checkpoint) {
+  return std::ranges::any_of(checkpoint.formats,
+                             [](const auto& one) { return is_factor(one.first); });
+}
+
+void read_slabs(const io::CheckpointInfo& checkpoint, std::vector<engine::Slab> slabs,
+                Progress* progress) {
+  if (!has_adapter(checkpoint))
+    std::erase_if(slabs, [](const engine::Slab& slab) {
+      return slab.kind == "weight" && is_factor(slab.name);
+    });
+  io::load_slabs(checkpoint, slabs, progress);
 }
 
 std::vector<fs::path> model_folders(const std::string& directory,
@@ -116,11 +139,12 @@ model::Precision precision_of(interop::Dtype dtype) {
 
 FirstWeights find_first_weights(const std::string& directory, const model::Config& model,
                                 comm::Communicator& world) {
-  if (!is_hugging_face(world, directory)) return weights_of_checkpoint(directory, model, world);
+  if (!is_hugging_face(world, directory))
+    return {directory, checkpoint_for(directory, model, world)};
   comm::together(world, [&] {
     if (world.rank() == 0) interop::PretrainedWeights(directory, model).require_tied();
   });
-  return {directory, std::nullopt, model.adapter.rank > 0};
+  return {directory, std::nullopt};
 }
 
 std::set<std::string> kept_exactly(const std::optional<io::CheckpointInfo>& resume,
@@ -141,8 +165,9 @@ std::set<std::string> kept_exactly(const std::optional<io::CheckpointInfo>& resu
     std::optional<interop::PretrainedWeights> files;
     if (!checkpoint) files.emplace(first->directory, model);
     std::erase_if(names, [&](const std::string& name) {
-      return computed ==
-             (checkpoint ? checkpoint->formats.at(name) : precision_of(files->dtype(name)));
+      if (!checkpoint) return precision_of(files->dtype(name)) == computed;
+      const auto format = checkpoint->formats.find(name);
+      return format != checkpoint->formats.end() && format->second == computed;
     });
   });
   return names;
@@ -150,19 +175,11 @@ std::set<std::string> kept_exactly(const std::optional<io::CheckpointInfo>& resu
 
 void load_weights(FirstWeights weights, const model::Config& model, engine::Engine& engine,
                   comm::Communicator& world) {
-  std::vector<engine::Slab> slabs = engine.slabs();
-  std::set<std::string> adapters;
-  for (const model::Block& block : model::blocks(model))
-    for (const model::Parameter& one : block.parameters)
-      if (one.id.is_adapter()) adapters.insert(one.name);
-  const bool lacks_adapter = weights.lacks_adapter;
-  std::erase_if(slabs, [&](const engine::Slab& slab) {
-    return slab.kind != "weight" || (lacks_adapter && adapters.contains(slab.name));
-  });
+  const std::vector<engine::Slab> slabs = weights_of(engine);
   const auto fill = [&] {
     Progress shown("reading the weights", elements(slabs), log::leads());
     if (weights.checkpoint)
-      io::load_slabs(*weights.checkpoint, slabs, &shown);
+      read_slabs(*weights.checkpoint, slabs, &shown);
     else
       interop::PretrainedWeights(weights.directory, model).fill(slabs, &shown);
   };
@@ -171,7 +188,7 @@ void load_weights(FirstWeights weights, const model::Config& model, engine::Engi
       filled = true;
     } catch (const comm::AgreedError&) {
       if (!weights.checkpoint || !has_left(world, *weights.checkpoint)) throw;
-      weights = weights_of_checkpoint(weights.directory, model, world);
+      weights.checkpoint = checkpoint_for(weights.directory, model, world);
     }
   if (log::leads()) log::info("the weights are those of {}", weights.directory);
 }

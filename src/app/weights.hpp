@@ -25,8 +25,17 @@ std::optional<io::CheckpointInfo> find_weights(comm::Communicator& world,
 /// Collective.
 bool has_left(comm::Communicator& world, const io::CheckpointInfo& checkpoint);
 
-/// A checkpoint's model as text, for sequences of another length. Learned positions keep theirs.
-std::string model_text_at(const io::CheckpointInfo& checkpoint, int seq_len);
+/// A checkpoint's model as text, with the length of sequences of another model, and its adapter if
+/// the checkpoint's has none. Learned positions keep their length.
+std::string model_text_at(const io::CheckpointInfo& checkpoint, const model::Config& other);
+
+/// Whether a checkpoint holds an adapter.
+bool has_adapter(const io::CheckpointInfo& checkpoint);
+
+/// Fills slabs from a checkpoint; an adapter that it does not hold keeps its initial values.
+/// @throws Error(storage)
+void read_slabs(const io::CheckpointInfo& checkpoint, std::vector<engine::Slab> slabs,
+                Progress* progress);
 
 /// Folders in which the files of a model may be, the nearest first: that of its weights, that of
 /// their run, and those of the weights that its training began with.
@@ -46,7 +55,6 @@ model::Precision precision_of(interop::Dtype dtype);
 struct FirstWeights {
   std::string directory;
   std::optional<io::CheckpointInfo> checkpoint;  ///< nothing: a Hugging Face model
-  bool lacks_adapter;  ///< the model's adapter is not among them, and begins anew
 };
 
 /// Finds weights that fit the model, before long work. Collective.
