@@ -60,6 +60,19 @@ same adapted adapted_too
 [ "$(losses adapted)" != "$(losses imported)" ] || fail "an adapter trained the whole model"
 train adapted/deck.toml --set training.adapter.rank=2 --set model.weights=imported --set output.directory=adapted_on
 
+# It leaves alone, or within the model's weights.
+"$BRUME" export hf adapted -o adapter
+[ "$(ls adapter | tr '\n' ' ')" = "adapter_config.json adapter_model.safetensors " ] || fail "other files of an adapter"
+mpirun -n 2 --oversubscribe "$BRUME" export hf adapted -o merged --merge --max-shard 20kB 2> log
+grep -q 'BF16 keeps [0-9.]* % of the change' log || { cat log; fail "nothing about rounding"; }
+"$BRUME" eval merged --data valid.tok --sequences 4
+for wrong in 'imported none has.no.adapter.to.merge' 'adapted adapter holds.a.model.already'; do
+  set -- $wrong
+  code=0
+  "$BRUME" export hf $1 -o $2 --merge > log 2>&1 || code=$?
+  [ $code -eq 2 ] && grep -q "$3" log || { cat log; fail "exit code $code, expected 2 and $3"; }
+done
+
 refused() {
   says=$1; shift
   code=0

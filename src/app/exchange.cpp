@@ -74,7 +74,8 @@ void ExchangeVerbs::add_hugging_face(CLI::App* import, CLI::App* out) {
 
   CLI::App* model_out = out->add_subcommand(
       "hf",
-      "Write a run's newest weights as a Hugging Face model: config.json, safetensors, tokenizer");
+      "Write a run's newest weights as a Hugging Face model: config.json, safetensors, tokenizer; "
+      "of a run with an adapter, the adapter as PEFT has it");
   model_out->add_option("run", export_hf_.run, "Run directory, or one of its checkpoints")
       ->required();
   model_out->add_option("-o,--output", export_hf_.output, "Directory to write to")
@@ -82,7 +83,8 @@ void ExchangeVerbs::add_hugging_face(CLI::App* import, CLI::App* out) {
       ->type_name("DIR");
   model_out
       ->add_option("--dtype", export_hf_.dtype,
-                   "Number format of the values (default: that of training.precision)")
+                   "Number format of the values (default: that of training.precision; adapters: "
+                   "f32)")
       ->type_name("f32|bf16|f16")
       ->check(CLI::IsMember({"f32", "bf16", "f16"}));
   model_out
@@ -92,6 +94,8 @@ void ExchangeVerbs::add_hugging_face(CLI::App* import, CLI::App* out) {
       ->transform(CLI::AsSizeValue(true))
       ->check(CLI::PositiveNumber)
       ->default_str("5GB");
+  model_out->add_flag("--merge", export_hf_.merge,
+                      "Write the whole model, with the run's adapter merged into its weights");
   on(model_out, [this] { return export_hugging_face(export_hf_); });
 }
 

@@ -1,7 +1,9 @@
 /// @file The verbs that bring weights in and out in Hugging Face's format.
 #include <fmt/format.h>
 
+#include <array>
 #include <chrono>
+#include <cmath>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -158,68 +160,123 @@ fs::path companions(const ExportHuggingFaceOptions& options, const io::Checkpoin
 void require_no_model(const std::string& directory) {
   std::error_code none;
   require(!interop::is_hugging_face(directory) &&
-              !fs::exists(fs::path(directory) / "config.json", none),
+              !fs::exists(fs::path(directory) / "config.json", none) &&
+              !fs::exists(fs::path(directory) / "adapter_config.json", none),
           Failure::input, "{}: holds a model already: name another directory", directory);
 }
 
-/// Exports a run's weights on all ranks of a job, each of which writes some of the files.
-void export_model(const ExportHuggingFaceOptions& options, comm::Communicator& job) {
-  const auto start = std::chrono::steady_clock::now();
-  const bool leader = job.rank() == 0;
-  comm::together(job, [&] {
-    if (!leader) return;
-    require_no_model(options.output);
-    make_directory(options.output);
-  });
-  std::optional<io::CheckpointInfo> found;
-  std::optional<io::CheckpointReader> reader;
-  while (!reader) try {
-      found = find_weights(job, options.run);
-      comm::together(job, [&] {
-        require(found.has_value(), Failure::input, "{}: holds no checkpoints", options.run);
-        reader.emplace(*found).hold();
-      });
-    } catch (const comm::AgreedError&) {
-      reader.reset();
-      if (!found || !has_left(job, *found)) throw;
-      found.reset();
-    }
-  std::optional<interop::HuggingFaceWriter> writer;
-  deck::Deck deck;
-  comm::together(job, [&] {
-    deck = deck::parse(found->deck_text, found->directory.string());
-    const model::Config model = model::config(deck.model, "fp32");
-    std::map<std::string, interop::Dtype> own;
-    // Imported weights leave as they came: norms may be wider than matrices.
-    if (options.dtype.empty() && found->plan_text.empty())
-      for (const engine::Slab& slab : interop::whole_weights(model))
-        own[slab.name] = dtype_of("", model::name(found->formats.at(slab.name)));
-    writer.emplace(options.output, model, dtype_of(options.dtype, deck.training.precision),
-                   options.max_file_bytes, own);
-    Progress shown("exporting", writer->num_files(), leader);
-    for (int file = job.rank(); file < writer->num_files(); file += job.size()) {
-      writer->write_file(file, [&](std::vector<engine::Slab>& slabs) { reader->fill(slabs); });
-      shown.add(job.size());
-    }
-  });
-  comm::together(job, [&] {
-    if (!leader) return;
-    const fs::path beside = companions(options, *found, deck);
-    if (!beside.empty()) interop::copy_companions(beside, options.output);
-    writer->finish(beside.empty() ? fs::path() : beside / "config.json");
+/// Exports a run's weights on all ranks of a job.
+class HuggingFaceExport {
+ public:
+  HuggingFaceExport(const ExportHuggingFaceOptions& options, comm::Communicator& job)
+      : options_(options), job_(job), leader_(job.rank() == 0) {}
+
+  void run() {
+    const auto start = std::chrono::steady_clock::now();
+    comm::together(job_, [&] {
+      if (!leader_) return;
+      require_no_model(options_.output);
+      make_directory(options_.output);
+    });
+    open();
+    const bool adapter = model_.adapter.rank > 0 && !options_.merge;
+    adapter ? write_adapter() : write_model();
     const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
-    log::info("{}: the model after {} steps, in {}", options.output, found->step,
-              format_seconds(taken.count()));
-    if (beside.empty())
-      log::info("no tokenizer is known: put the tokenizer's files next to the model");
-  });
-}
+    if (leader_)
+      log::info("{}: the {} after {} steps, in {}", options_.output, adapter ? "adapter" : "model",
+                found_->step, format_seconds(taken.count()));
+  }
+
+ private:
+  void open() {
+    while (!reader_) try {
+        found_ = find_weights(job_, options_.run);
+        comm::together(job_, [&] {
+          require(found_.has_value(), Failure::input, "{}: holds no checkpoints", options_.run);
+          reader_.emplace(*found_).hold();
+        });
+      } catch (const comm::AgreedError&) {
+        reader_.reset();
+        if (!found_ || !has_left(job_, *found_)) throw;
+        found_.reset();
+      }
+    comm::together(job_, [&] {
+      deck_ = deck::parse(found_->deck_text, found_->directory.string());
+      model_ = model::config(deck_.model, "fp32");
+      if (!has_adapter(*found_)) model_.adapter = {};  // imported, and not trained yet
+      require(!options_.merge || model_.adapter.rank > 0, Failure::input,
+              "{}: has no adapter to merge: leave out --merge", options_.run);
+    });
+  }
+
+  void fill(std::vector<engine::Slab>& slabs) { reader_->fill(slabs); }
+
+  void write_adapter() {
+    comm::together(job_, [&] {
+      if (!leader_) return;
+      const std::string& weights = deck_.model.weights;
+      const fs::path base = interop::is_hugging_face(weights) ? fs::absolute(weights) : fs::path();
+      interop::write_adapter(options_.output, model_, deck_.training.adapter, base.string(),
+                             dtype_of(options_.dtype, "fp32"),
+                             [this](std::vector<engine::Slab>& slabs) { fill(slabs); });
+    });
+  }
+
+  /// Each rank writes some of the files.
+  void write_model() {
+    std::optional<interop::HuggingFaceWriter> writer;
+    interop::MergeSums sums;
+    const interop::Dtype dtype = dtype_of(options_.dtype, deck_.training.precision);
+    comm::together(job_, [&] {
+      std::map<std::string, interop::Dtype> own;
+      // Imported weights leave as they came: norms may be wider than matrices.
+      if (options_.dtype.empty() && found_->plan_text.empty())
+        for (const engine::Slab& slab : interop::whole_weights(model_))
+          own[slab.name] = dtype_of("", model::name(found_->formats.at(slab.name)));
+      writer.emplace(options_.output, model_, dtype, options_.max_file_bytes, own);
+      Progress shown("exporting", writer->num_files(), leader_);
+      for (int file = job_.rank(); file < writer->num_files(); file += job_.size()) {
+        sums += writer->write_file(file, [this](std::vector<engine::Slab>& s) { fill(s); });
+        shown.add(job_.size());
+      }
+    });
+    comm::together(job_, [&] {
+      if (!leader_) return;
+      const fs::path beside = companions(options_, *found_, deck_);
+      if (!beside.empty()) interop::copy_companions(beside, options_.output);
+      writer->finish(beside.empty() ? fs::path() : beside / "config.json");
+      if (beside.empty())
+        log::info("no tokenizer is known: put the tokenizer's files next to the model");
+    });
+    if (options_.merge) report_merge(sums, dtype);
+  }
+
+  void report_merge(const interop::MergeSums& mine, interop::Dtype dtype) {
+    std::array<double, 3> sums{mine.weights, mine.terms, mine.kept};
+    job_.all_reduce(sums, comm::Reduction::sum);
+    const auto [weights, terms, kept] = sums;
+    if (leader_)
+      log::info(
+          "the adapter changes the weights of its layers by {:.3g} % (norm); {} keeps {:.4g} "
+          "% of the change",
+          100.0 * std::sqrt(terms / weights), interop::name(dtype),
+          terms > 0.0 ? 100.0 * kept / terms : 100.0);
+  }
+
+  const ExportHuggingFaceOptions& options_;
+  comm::Communicator& job_;
+  bool leader_;
+  std::optional<io::CheckpointInfo> found_;
+  std::optional<io::CheckpointReader> reader_;
+  deck::Deck deck_{};
+  model::Config model_{};
+};
 
 }  // namespace
 
 int export_hugging_face(const ExportHuggingFaceOptions& options) {
   return on_all_ranks([&](comm::Session&, comm::Communicator& job) {
-    export_model(options, job);
+    HuggingFaceExport(options, job).run();
     return 0;
   });
 }

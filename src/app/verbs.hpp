@@ -102,8 +102,9 @@ struct ExportPlanOptions : DeckOptions {
 struct ExportHuggingFaceOptions {
   std::string run;     ///< run directory, or a checkpoint
   std::string output;  ///< directory of the model
-  std::string dtype;   ///< f32 | bf16 | f16; empty: that of the run's precision
+  std::string dtype;   ///< f32 | bf16 | f16; empty: that of the run's precision; adapters: f32
   std::int64_t max_file_bytes = 5'000'000'000;
+  bool merge = false;  ///< a run's adapter goes into the model's weights, not into files of its own
 };
 
 struct ImportMistOptions {
