@@ -32,6 +32,7 @@ struct AdapterKeys {
   double alpha = 0.0;                     ///< 0: rank
   std::string scaling = "standard";       ///< standard: alpha / rank | rslora: alpha / sqrt(rank)
   std::vector<std::string> targets = {};  ///< patterns of linear layers' names; empty: all
+  std::string weights = {};               ///< directory of PEFT's files; empty: random
 };
 
 struct ModelKeys {

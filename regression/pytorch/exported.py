@@ -40,15 +40,14 @@ def same(folder, other):
     print(folder, "and", other, "give the same logits")
 
 
-def loss(folder, tokens):
-    model = load(folder)
+def mean_loss(model, tokens):
     with open(tokens, "rb") as file:
         numbers = torch.frombuffer(bytearray(file.read()), dtype=torch.uint16).long()
     T = length(model)
     rows = torch.stack([numbers[w * T:w * T + T + 1] for w in range((len(numbers) - 1) // T)])
     with torch.no_grad():
         logits = model(rows[:, :-1]).logits
-    print(F.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten()).item())
+    return F.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten()).item()
 
 
 def pair(tokenizer, prompt, completion):
@@ -104,4 +103,4 @@ if __name__ == "__main__":
     elif sys.argv[1] == "likely":
         likely(*sys.argv[2:])
     else:
-        loss(*sys.argv[2:])
+        print(mean_loss(load(sys.argv[2]), sys.argv[3]))

@@ -73,6 +73,9 @@ class Preparation {
     count_start();
     if (const std::string& weights = made_.deck.model.weights; !made_.resume && !weights.empty())
       made_.first_weights = find_first_weights(weights, made_.model, job_);
+    if (const std::string& adapter = made_.deck.training.adapter.weights;
+        !adapter.empty() && !(made_.resume && has_adapter(*made_.resume)))
+      made_.first_adapter = open_adapter(adapter, made_.model, job_);
     choose_plan();
     check_plan();
     return std::move(made_);

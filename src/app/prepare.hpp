@@ -33,6 +33,7 @@ struct Prepared {
   std::unique_ptr<io::RunLock> lock;  ///< of rank 0, unless nothing will be written
   std::optional<io::CheckpointInfo> resume;
   std::optional<FirstWeights> first_weights;  ///< of a new training, where they are not random
+  std::unique_ptr<interop::PretrainedWeights> first_adapter;  ///< a new one's; null: random
   hardware::Cluster cluster;
   std::optional<hardware::Machine> machine;  ///< always there
   plan::Plan plan;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -191,6 +192,23 @@ void load_weights(FirstWeights weights, const model::Config& model, engine::Engi
       weights.checkpoint = checkpoint_for(weights.directory, model, world);
     }
   if (log::leads()) log::info("the weights are those of {}", weights.directory);
+}
+
+std::unique_ptr<interop::PretrainedWeights> open_adapter(const std::string& directory,
+                                                         const model::Config& model,
+                                                         comm::Communicator& world) {
+  std::unique_ptr<interop::PretrainedWeights> adapter;
+  comm::together(world, [&] {
+    adapter =
+        std::make_unique<interop::PretrainedWeights>(directory, model, interop::FileKind::adapter);
+  });
+  if (log::leads()) log::info("the adapter begins with the weights in {}", directory);
+  return adapter;
+}
+
+void load_adapter(const interop::PretrainedWeights& adapter, engine::Engine& engine,
+                  comm::Communicator& world) {
+  comm::together(world, [&] { adapter.fill(weights_of(engine)); });
 }
 
 }  // namespace brume::app

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -10,6 +11,7 @@
 #include "comm/communicator.hpp"
 #include "deck/deck.hpp"
 #include "engine/engine.hpp"
+#include "interop/hugging_face.hpp"
 #include "interop/safetensors.hpp"
 #include "io/checkpoint.hpp"
 #include "model/model.hpp"
@@ -73,6 +75,16 @@ std::set<std::string> kept_exactly(const std::optional<io::CheckpointInfo>& resu
 /// checkpoint where that which was found has left. Collective.
 /// @throws AgreedError(input), AgreedError(storage)
 void load_weights(FirstWeights weights, const model::Config& model, engine::Engine& engine,
+                  comm::Communicator& world);
+
+/// Opens PEFT's files of the model's adapter and checks them, before long work. Collective.
+/// @throws AgreedError(input)
+std::unique_ptr<interop::PretrainedWeights> open_adapter(const std::string& directory,
+                                                         const model::Config& model,
+                                                         comm::Communicator& world);
+
+/// Fills the weights of the engine's adapter. Collective. @throws AgreedError(input)
+void load_adapter(const interop::PretrainedWeights& adapter, engine::Engine& engine,
                   comm::Communicator& world);
 
 }  // namespace brume::app

@@ -438,6 +438,9 @@ Deck resolved(Deck deck, const Document& document) {
         "training.on_nonfinite", "rollback needs output.checkpoints");
   check(!deck.output.keep_best || !deck.data.valid.empty(), "output.keep_best",
         "needs data.valid to evaluate on");
+  check(deck.training.adapter.rank > 0 || deck.training.adapter.weights.empty(),
+        "training.adapter.weights",
+        "needs training.adapter.rank, the r of its adapter_config.json");
   check_training(deck.training, check);
   const DataKeys& data = deck.data;
   require(
@@ -498,9 +501,9 @@ void set_memory_keys(Document& document, const MemoryAtHand& memory) {
 /// Refuses paths that a shell would have to expand: a folder "~" would be made in their place.
 /// @param all  also those that no override gives: a run's own deck is read as it was written
 void refuse_shell_words(const Document& document, bool all) {
-  std::vector<std::string> keys{"model.config",    "model.weights",   "data.train",
-                                "data.valid",      "cluster.profile", "cluster.scratch",
-                                "output.directory"};
+  std::vector<std::string> keys{"model.config",    "model.weights",   "training.adapter.weights",
+                                "data.train",      "data.valid",      "cluster.profile",
+                                "cluster.scratch", "output.directory"};
   const auto has = [&](const std::string& item) { return document.has(item); };
   for (int i = 0; has(fmt::format("data.files.{}", i)); ++i)
     keys.push_back(fmt::format("data.files.{}", i));

@@ -87,7 +87,10 @@ const Schema<AdapterKeys>& adapter_schema() {
         .key("targets", &AdapterKeys::targets,
              {.help = "linear layers that get a term, as patterns: \"attention.*\", "
                       "\"mlp.out\"; empty: all",
-              .aliases = {"target_modules"}});
+              .aliases = {"target_modules"}})
+        .key("weights", &AdapterKeys::weights,
+             {.help = "initial weights: directory of an adapter of PEFT with the same rank, scale "
+                      "and targets; empty: the terms begin as zero"});
   }();
   return schema;
 }

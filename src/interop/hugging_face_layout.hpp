@@ -49,8 +49,8 @@ struct HuggingFaceLayout {
 HuggingFaceLayout hugging_face_layout(const model::Config& config);
 
 /// The factors of a model's adapter, as PEFT has them: "base_model.model.", the module's name, then
-/// ".lora_A.weight" [rank, inputs] or ".lora_B.weight" [outputs, rank]. No factor is transposed; one
-/// that belongs to fused queries, keys and values has the rows of their weight.
+/// ".lora_A.weight" [rank, inputs] or ".lora_B.weight" [outputs, rank]. No factor is transposed;
+/// one that belongs to fused queries, keys and values has the rows of their weight.
 ///
 /// @throws Error(input)  for falcon's queries beside fewer keys, whose first factor is one there
 /// @source  github.com/huggingface/peft, src/peft/tuners/lora/layer.py

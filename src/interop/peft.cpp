@@ -89,8 +89,7 @@ void check_adapter_config(const json& config, const model::Adapter& adapter,
           name, scale, adapter.scale, alpha, rslora ? "rslora" : "standard");
   if (const json dropout = value_of(config, "lora_dropout");
       !is_off(dropout) && dropout != 0.0 && log::leads())
-    log::warn("{}: training continues without 'lora_dropout' = {}", name,
-              deck::describe_json(dropout));
+    log::warn("{}: 'lora_dropout' = {} has no effect", name, deck::describe_json(dropout));
 }
 
 }  // namespace
