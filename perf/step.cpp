@@ -3,7 +3,8 @@
 /// On hosts GPT-2 124M, with two splits of the cores each: one rank of all cores, and as many
 /// data-parallel ranks of one core each. Brume's ranks are threads of this process, PyTorch's are
 /// processes. On a device GPT 1.3B, which PyTorch compiles. BRUME_PYTHON names a Python with torch;
-/// without one the table has no PyTorch.
+/// without one the table has no PyTorch. With --adapter both train a low-rank adapter only, which
+/// PEFT adds to PyTorch's model.
 #include <fmt/format.h>
 #include <stdio.h>
 
@@ -12,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <string_view>
 #include <vector>
 
 #include "base/statistics.hpp"
@@ -42,6 +44,7 @@ struct Case {
   int batch;
   int seq_len;
   int steps;  ///< measured in each round, after one that warms up
+  int adapter_rank = 0;
 
   double tokens() const { return double(batch) * seq_len; }
 };
@@ -57,13 +60,17 @@ struct Steps {
 };
 
 model::Config model_of(const Case& c) {
-  return {.num_layers = c.size.layers,
-          .hidden_size = c.size.hidden,
-          .num_heads = c.size.heads,
-          .ffn_size = 4 * c.size.hidden,
-          .seq_len = c.seq_len,
-          .vocab_size = 50257,
-          .precision = c.precision};
+  model::Config model{.num_layers = c.size.layers,
+                      .hidden_size = c.size.hidden,
+                      .num_heads = c.size.heads,
+                      .ffn_size = 4 * c.size.hidden,
+                      .seq_len = c.seq_len,
+                      .vocab_size = 50257,
+                      .precision = c.precision};
+  if (c.adapter_rank == 0) return model;
+  model.adapter = {.rank = c.adapter_rank, .targets = model::adapter_targets(model)};
+  model::freeze(model, [](const model::Parameter& one) { return !one.id.is_adapter(); });
+  return model;
 }
 
 plan::Plan plan_of(const Case& c, const Split& split) {
@@ -71,12 +78,7 @@ plan::Plan plan_of(const Case& c, const Split& split) {
                             {.microbatch = c.batch / split.ranks, .dp = split.ranks});
 }
 
-/// FLOPs of a step by its products, causal scores counted once: 6 P N + 6 L C T N.
-double model_flops(const Case& c) {
-  const double parameters = double(model::num_parameters(model_of(c)));
-  const double scores = double(c.size.layers) * c.size.hidden * c.seq_len;
-  return 6.0 * (parameters + scores) * c.tokens();
-}
+double model_flops(const Case& c) { return c.batch * model::flops_per_sequence(model_of(c)); }
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -123,9 +125,10 @@ bool add_pytorch(const Case& c, const Split& split, Steps& steps) {
   if (python == nullptr) return false;
   const std::string command = fmt::format(
       "{} {} --layers {} --hidden {} --heads {} --batch {} --seq_len {} --ranks {} --threads {} "
-      "--steps {} --precision {} --device {}",
+      "--steps {} --precision {} --device {} --adapter {}",
       python, BRUME_STEP_PY, c.size.layers, c.size.hidden, c.size.heads, c.batch, c.seq_len,
-      split.ranks, split.threads, c.steps, name(c.precision), device::on_device() ? "cuda" : "cpu");
+      split.ranks, split.threads, c.steps, name(c.precision), device::on_device() ? "cuda" : "cpu",
+      c.adapter_rank);
   FILE* const output = ::popen(command.c_str(), "r");
   if (output == nullptr) return false;
   for (double step_s = 0.0; std::fscanf(output, "%lf", &step_s) == 1;)
@@ -252,8 +255,10 @@ void compare(const Case& c, const std::vector<Split>& splits, int rounds) {
     table.add({fmt::format("{} x {}", splits[s].ranks, splits[s].threads), format_seconds(time_s),
                other});
   }
-  fmt::print("{}, {} x {} tokens a step, {}, AdamW:\n{}", c.size.name, c.batch, c.seq_len,
-             name(c.precision), table.text());
+  fmt::print("{}, {} x {} tokens a step, {}, AdamW{}:\n{}", c.size.name, c.batch, c.seq_len,
+             name(c.precision),
+             c.adapter_rank > 0 ? fmt::format(" of an adapter of rank {}", c.adapter_rank) : "",
+             table.text());
   fmt::print("Brume: {} tokens/s, {}FLOP/s of the model's\n", format_count(c.tokens() / best_s),
              format_count(model_flops(c) / best_s));
   if (beside)
@@ -265,10 +270,16 @@ void compare(const Case& c, const std::vector<Split>& splits, int rounds) {
 
 }  // namespace
 
-/// perf_step [rounds [seq_len...]]
+/// perf_step [--adapter=RANK] [rounds [seq_len...]]
 int main(int argc, char** argv) {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);  // tables show when they are done, also in a pipe
   device::use_device(0, 1);
+  constexpr std::string_view adapter = "--adapter=";
+  int adapter_rank = 0;
+  if (argc > 1 && std::string_view(argv[1]).starts_with(adapter)) {
+    adapter_rank = std::atoi(argv[1] + adapter.size());
+    ++argv, --argc;
+  }
   const int rounds = argc > 1 ? std::max(1, std::atoi(argv[1])) : 3;
   std::vector<int> lengths;
   for (int i = 2; i < argc; ++i) lengths.push_back(std::atoi(argv[i]));
@@ -277,7 +288,8 @@ int main(int argc, char** argv) {
   const kernels::Runtime runtime(cores);
   if (device::on_device()) {
     for (const int seq_len : lengths)
-      compare({gpt_1_3b, model::Precision::bf16, 8, seq_len, 10}, {{1, cores}}, rounds);
+      compare({gpt_1_3b, model::Precision::bf16, 8, seq_len, 10, adapter_rank}, {{1, cores}},
+              rounds);
     return 0;
   }
   constexpr int batch = 4;
@@ -286,5 +298,6 @@ int main(int argc, char** argv) {
   const std::vector<model::Precision> precisions{model::Precision::fp32, model::Precision::bf16};
   for (const int seq_len : lengths)
     for (const model::Precision precision : precisions)
-      compare({gpt2, precision, batch, seq_len, seq_len > 256 ? 1 : 3}, splits, rounds);
+      compare({gpt2, precision, batch, seq_len, seq_len > 256 ? 1 : 3, adapter_rank}, splits,
+              rounds);
 }

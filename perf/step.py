@@ -54,13 +54,19 @@ def train(rank, o):
     torch.set_num_threads(o.threads)
     torch.manual_seed(1)
     model = Gpt(o).to(o.device)
+    if o.adapter > 0:
+        import peft
+        peft.inject_adapter_in_model(
+            peft.LoraConfig(r=o.adapter, lora_alpha=o.adapter,
+                            target_modules=["qkv", "out", "wide", "narrow"]), model)
     if o.device == "cuda":
         torch.set_float32_matmul_precision("high")
         model = torch.compile(model)
     if o.ranks > 1:
         dist.init_process_group("gloo", rank=rank, world_size=o.ranks)
         model = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.1, fused=True)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=3e-4, weight_decay=0.1, fused=True)
     shape = (o.batch // o.ranks, o.seq_len)
     low = torch.autocast(o.device, dtype=torch.bfloat16, enabled=o.precision == "bf16")
     wait = torch.cuda.synchronize if o.device == "cuda" else lambda: None
@@ -71,7 +77,7 @@ def train(rank, o):
         with low:
             loss = model(tokens, targets)
         loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        nn.utils.clip_grad_norm_(trained, 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         wait()
@@ -82,7 +88,7 @@ def train(rank, o):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     for name, value in dict(layers=12, hidden=768, heads=12, batch=4, seq_len=64, ranks=1, threads=1,
-                             steps=3).items():
+                             steps=3, adapter=0).items():
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
