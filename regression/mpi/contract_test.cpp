@@ -184,7 +184,10 @@ TEST_P(FamilyContract, RandomPlanOfASpecialModelTrainsLikeOneRank) {
   const std::vector<model::Config> models = test::special_models();
   model::Config model = models[std::size_t(GetParam()) % models.size()];
   model.exchanges_normed = GetParam() % 2 == 0;
-  test::freeze_some(GetParam() + 1, model);
+  if (GetParam() % 4 == 1)
+    test::adapt(GetParam(), model);
+  else
+    test::freeze_some(GetParam() + 1, model);
   const plan::Plan plan = test::random_plan(random, model, world().size());
   expect_contract(model, on_nodes(random, plan));
 }

@@ -187,7 +187,7 @@ std::pair<bool, Spread> expect_narrow(model::Precision precision, model::Config 
     const test::Trained fp32 = test::train(alone, wide, steady, data),
                         never_left_out = test::train(alone, model, steady, data);
     const double precise = test::median_difference(never_left_out.losses, fp32.losses);
-    EXPECT_TRUE(test::learns(one, model))
+    EXPECT_TRUE(!test::trains_all(model) || test::learns(one, model))
         << "a loss of " << one.untrained << " becomes " << one.losses.back() << "\n"
         << both;
     for (std::size_t i = 0; i < found.size(); ++i)
@@ -203,6 +203,7 @@ TEST_P(NarrowContract, RandomPlanTrainsLikeOneRank) {
   std::mt19937 random(unsigned(i) * 7919 + 13);
   model::Config model = i % 2 == 0 ? test::random_model(random) : test::random_family_model(random);
   model.exchanges_normed = i % 3 == 0;
+  if (i % 4 == 1) test::adapt(i, model);
   const plan::Plan plan = test::plan_number(i, random, model);
   const auto [cut, found] = expect_narrow(precision, model, plan, test::head_tokens(i));
   note({precision, cut}, found);

@@ -172,19 +172,13 @@ class HuggingFaceExport {
       : options_(options), job_(job), leader_(job.rank() == 0) {}
 
   void run() {
-    const auto start = std::chrono::steady_clock::now();
     comm::together(job_, [&] {
       if (!leader_) return;
       require_no_model(options_.output);
       make_directory(options_.output);
     });
     open();
-    const bool adapter = model_.adapter.rank > 0 && !options_.merge;
-    adapter ? write_adapter() : write_model();
-    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
-    if (leader_)
-      log::info("{}: the {} after {} steps, in {}", options_.output, adapter ? "adapter" : "model",
-                found_->step, format_seconds(taken.count()));
+    model_.adapter.rank > 0 && !options_.merge ? write_adapter() : write_model();
   }
 
  private:
@@ -219,6 +213,7 @@ class HuggingFaceExport {
       interop::write_adapter(options_.output, model_, deck_.training.adapter, base.string(),
                              dtype_of(options_.dtype, "fp32"),
                              [this](std::vector<engine::Slab>& slabs) { fill(slabs); });
+      report("adapter");
     });
   }
 
@@ -245,10 +240,17 @@ class HuggingFaceExport {
       const fs::path beside = companions(options_, *found_, deck_);
       if (!beside.empty()) interop::copy_companions(beside, options_.output);
       writer->finish(beside.empty() ? fs::path() : beside / "config.json");
+      report("model");
       if (beside.empty())
         log::info("no tokenizer is known: put the tokenizer's files next to the model");
     });
     if (options_.merge) report_merge(sums, dtype);
+  }
+
+  void report(const char* written) const {
+    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start_;
+    log::info("{}: the {} after {} steps, in {}", options_.output, written, found_->step,
+              format_seconds(taken.count()));
   }
 
   void report_merge(const interop::MergeSums& mine, interop::Dtype dtype) {
@@ -266,6 +268,7 @@ class HuggingFaceExport {
   const ExportHuggingFaceOptions& options_;
   comm::Communicator& job_;
   bool leader_;
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::optional<io::CheckpointInfo> found_;
   std::optional<io::CheckpointReader> reader_;
   deck::Deck deck_{};
