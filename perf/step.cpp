@@ -154,7 +154,7 @@ struct Values {
 
 /// Seconds of one product, forward and backward, in the shortest of three runs.
 template <class Storage>
-double product_s(int m, int n, int k, bool backward) {
+double product_s(int m, int n, int k, bool backward, bool trained) {
   const Values<Storage> x(m, k), w(n, k), y(m, n);
   const Values<float> dw(n, k);
   double shortest_s = 1e30;
@@ -163,8 +163,9 @@ double product_s(int m, int n, int k, bool backward) {
     if (backward) {
       kernels::linear_backward_input<Storage>(y.matrix, w.matrix, kernels::Write::replace,
                                               x.matrix);
-      kernels::linear_backward_weight<Storage>(y.matrix, x.matrix, kernels::Write::replace,
-                                               dw.matrix);
+      if (trained)
+        kernels::linear_backward_weight<Storage>(y.matrix, x.matrix, kernels::Write::replace,
+                                                 dw.matrix);
     } else {
       kernels::linear_forward<Storage>(x.matrix, w.matrix, kernels::Write::replace, y.matrix);
     }
@@ -196,7 +197,7 @@ std::map<std::string, double> products_s(const Case& c, const Split& split) {
           world.barrier();
           const auto product = c.precision == model::Precision::bf16 ? product_s<kernels::bfloat16>
                                                                      : product_s<float>;
-          const double time_s = times * product(dim(0), dim(1), dim(2), backward);
+          const double time_s = times * product(dim(0), dim(1), dim(2), backward, op.trained > 0.0);
           if (world.rank() == 0)
             sums[fmt::format("{} {}", backward ? "backward" : "forward", model::name(segment))] +=
                 time_s;
