@@ -136,6 +136,17 @@ std::optional<Case> read(const json& entry) {
   const bool known = family == "gpt" || family == "llama";
   if (!known || word(entry["brume"], "expressible") == "no" || !entry["global_batch"].is_number())
     return std::nullopt;
+  model::Config model{.family = &model::family(family == "gpt" ? "gpt" : "llama")};
+  model.num_layers = m["layers"];
+  model.hidden_size = m["hidden"];
+  model.num_heads = m["heads"];
+  model.num_kv_heads = m["kv_heads"];
+  model.ffn_size = m["ffn"];
+  model.seq_len = entry["seq"];
+  model.vocab_size = m["vocab"];
+  model.tied_head = m["tied_head"];
+  model.qkv_bias = model.linear_bias = family == "gpt";
+  model.precision = entry["precision"] == "fp16" ? model::Precision::fp16 : model::Precision::bf16;
   Case c{.id = entry["id"],
          .source = repository.empty() ? "a paper" : repository,
          .machine = machine_for(word(h, "gpu")),
@@ -146,19 +157,7 @@ std::optional<Case> read(const json& entry) {
          .differs = differs(entry),
          .value = entry["value"],
          .gpus = l["gpus"],
-         .model = {.family = &model::family(family == "gpt" ? "gpt" : "llama"),
-                   .num_layers = m["layers"],
-                   .hidden_size = m["hidden"],
-                   .num_heads = m["heads"],
-                   .num_kv_heads = m["kv_heads"],
-                   .ffn_size = m["ffn"],
-                   .seq_len = entry["seq"],
-                   .vocab_size = m["vocab"],
-                   .tied_head = m["tied_head"],
-                   .qkv_bias = family == "gpt",
-                   .linear_bias = family == "gpt",
-                   .precision = entry["precision"] == "fp16" ? model::Precision::fp16
-                                                             : model::Precision::bf16},
+         .model = model,
          .plan = {}};
   if (c.machine.empty()) return std::nullopt;
   const int dp = l["dp"], tp = l["tp"], devices = dp * tp;
