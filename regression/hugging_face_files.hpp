@@ -1,4 +1,5 @@
-/// @file An independent writer of safetensors files, for tests: byte by byte, without our own.
+/// @file Models in Hugging Face's files, for tests, and an independent writer of safetensors: byte
+/// by byte, without our own.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +9,8 @@
 #include <iterator>
 #include <string>
 #include <vector>
+
+#include "model/model.hpp"
 
 namespace brume::test {
 
@@ -49,6 +52,15 @@ inline std::string safetensors(const std::vector<RawTensor>& tensors) {
     values += tensor.bytes;
   }
   return framed(header + "}", values);
+}
+
+/// The model of a directory's config.json.
+inline model::Config config_of(const fs::path& directory, const deck::AdapterKeys& adapter = {}) {
+  deck::ModelKeys keys;
+  keys.config = directory / "config.json";
+  keys = model::resolved(keys);
+  keys.adapter = adapter;
+  return model::config(keys, "fp32");
 }
 
 }  // namespace brume::test

@@ -97,7 +97,7 @@ class TransformersRun : public ::testing::TestWithParam<const char*> {
                    test::largest_difference(sequence_losses(all, model), expected), 1e-6);
   }
 
-  /// Of all parameters that are trained.
+  /// Compares the gradients of all trained parameters.
   void expect_its_gradients() {
     const auto found = first_gradients(all, model);
     const json& expected = run.at("gradients");

@@ -107,12 +107,6 @@ void export_to(const fs::path& directory, const Config& model, const Values& val
   });
 }
 
-Config config_of(const fs::path& directory) {
-  deck::ModelKeys keys;
-  keys.config = directory / "config.json";
-  return model::config(model::resolved(keys), "fp32");
-}
-
 TEST(Exported, TransformersComputeTheSameLoss) {
   const char* python = std::getenv("BRUME_PYTHON");
   const std::string call = python != nullptr ? python : "python3";
@@ -157,7 +151,7 @@ TEST(Exported, TransformersComputeTheSameLoss) {
     }
     test::put(out / "expected.json", expected.dump());
     export_to(out, model, values);
-    EXPECT_EQ(model::text(config_of(out)), model::text(model));
+    EXPECT_EQ(model::text(test::config_of(out)), model::text(model));
     folders += " " + out.string();
   }
   for (const model::Family& family : families::families())

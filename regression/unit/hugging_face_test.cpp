@@ -27,15 +27,10 @@ namespace {
 namespace fs = std::filesystem;
 using engine::Slab;
 using nlohmann::json;
+using test::config_of;
 using test::OwnFolder;
 
 const fs::path models = fs::path(BRUME_REGRESSION_DIR) / "data" / "hugging_face";
-
-model::Config config_of(const fs::path& directory) {
-  deck::ModelKeys keys;
-  keys.config = directory / "config.json";
-  return model::config(model::resolved(keys), "fp32");
-}
 
 /// The loss of each sequence alone.
 std::vector<double> losses(const model::Config& model, const PretrainedWeights& weights,

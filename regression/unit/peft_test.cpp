@@ -23,18 +23,11 @@ namespace {
 namespace fs = std::filesystem;
 using engine::Slab;
 using nlohmann::json;
+using test::config_of;
 using test::OwnFolder;
 
 const fs::path models = fs::path(BRUME_REGRESSION_DIR) / "data" / "hugging_face";
 const deck::AdapterKeys all_targets{.rank = 3, .alpha = 7.0, .scaling = "rslora"};
-
-model::Config config_of(const fs::path& directory, const deck::AdapterKeys& adapter = {}) {
-  deck::ModelKeys keys;
-  keys.config = directory / "config.json";
-  keys = model::resolved(keys);
-  keys.adapter = adapter;
-  return model::config(keys, "fp32");
-}
 
 /// Base weights of a model in the library's files, and factors that are random.
 using Values = std::map<std::string, std::vector<float>>;
@@ -176,7 +169,7 @@ TEST(AdapterNames, AreThoseOfPeft) {
   }
 }
 
-/// For each head its query, its key and its value, as in the weight.
+/// Each head's rows: its query, its key and its value, as in the weight.
 TEST(AdapterNames, NeoxHasRowsByHeads) {
   const model::Config model = config_of(models / "neox", all_targets);
   const Values values = values_of(models / "neox", model);
@@ -223,7 +216,7 @@ class AdapterFiles : public testing::Test {
     write_adapter_of(folder.path(), model, keys, values_of(directory, model));
   }
 
-  /// What is said if a key of the deck, or one of the file, is another one.
+  /// The message about a key of the deck, or of the file, with another value.
   std::string refused(const deck::AdapterKeys& other) const {
     return test::refusal(
         [&] { PretrainedWeights(folder.path(), config_of(directory, other), FileKind::adapter); });

@@ -264,7 +264,7 @@ TEST(StageMemory, ComesCloseForFrozenParts) {
   EXPECT_GE(all.close, 98 * all.compared / 100) << all.close << " of " << all.compared;
 }
 
-// Beside an adapter little state is left: layers keep adapters' only.
+// Layers with an adapter keep the state of its factors only.
 TEST(StageMemory, ComesCloseForAdapters) {
   std::mt19937 random(6);
   Comparison all;

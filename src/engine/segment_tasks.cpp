@@ -131,7 +131,7 @@ void SegmentTasks<Storage>::describe(List& list, const model::Config& model, Seg
       list.tensors[std::size_t(op.written)].columns = rows_of_table_;
     if (op.kind != OperatorKind::gelu) continue;
     list.gelu = i;
-    // Beside an adapter neither product has the whole sum.
+    // Neither product has the whole sum if an adapter adds to it.
     const auto alone = [&](TensorId Operator::*side, TensorId id) {
       return std::ranges::count(operators, id, side) == 1;
     };

@@ -52,7 +52,8 @@ HuggingFaceLayout hugging_face_layout(const model::Config& config);
 /// ".lora_A.weight" [rank, inputs] or ".lora_B.weight" [outputs, rank]. No factor is transposed;
 /// one that belongs to fused queries, keys and values has the rows of their weight.
 ///
-/// @throws Error(input)  for falcon's queries beside fewer keys, whose first factor is one there
+/// @throws Error(input)  for falcon's queries if key heads are fewer: PEFT has one first factor for
+/// both
 /// @source  github.com/huggingface/peft, src/peft/tuners/lora/layer.py
 HuggingFaceLayout adapter_layout(const model::Config& config);
 

@@ -23,11 +23,12 @@ namespace brume::interop {
 std::filesystem::path adapter_file(const std::filesystem::path& directory,
                                    const model::Adapter& adapter);
 
-/// Both factors beside a linear layer.
+/// The factors of a linear layer's adapter.
 struct Factors {
   const Placed *a = nullptr, *b = nullptr;
 };
-/// By the tensor of the linear layer's weight. @param layout  outlives them
+/// Factors by the tensor of their linear layer's weight.
+/// @param layout  outlives them
 std::map<std::string, Factors> factors(const HuggingFaceLayout& layout);
 
 /// The term that merging adds to a tensor of a linear layer: scale B A.
@@ -46,7 +47,7 @@ class AdapterTerm {
   float scale_;
   Dtype dtype_;
   std::vector<float> a_;  ///< [rank, width]
-  std::vector<float> b_;  ///< [rows, rank], scaled
+  std::vector<float> b_;  ///< [rows, rank]
 };
 
 }  // namespace brume::interop
