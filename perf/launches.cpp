@@ -211,12 +211,13 @@ void gelu_erf_backward(ConstMatrixOf<Storage> u, ConstVectorOf<Storage> bias,
   note("gelu_erf_backward", 0.0, u, bias, da, du);
 }
 template <class Storage>
-void swiglu_forward(ConstMatrixOf<Storage> u, MatrixOf<Storage> a) {
-  note("swiglu_forward", 0.0, u, a);
+void swiglu_forward(ConstMatrixOf<Storage> u, MatrixOf<Storage> a, ConstVector gates) {
+  note("swiglu_forward", 0.0, u, a, gates);
 }
 template <class Storage>
-void swiglu_backward(ConstMatrixOf<Storage> u, ConstMatrixOf<Storage> da, MatrixOf<Storage> du) {
-  note("swiglu_backward", 0.0, u, da, du);
+void swiglu_backward(ConstMatrixOf<Storage> u, ConstMatrixOf<Storage> da, MatrixOf<Storage> du,
+                     ConstVector gates, Vector d_gates) {
+  note("swiglu_backward", 0.0, u, da, du, gates, d_gates);
 }
 template <class Storage>
 void geglu_forward(ConstMatrixOf<Storage> u, MatrixOf<Storage> a) {

@@ -5,21 +5,26 @@
 
 namespace brume::kernels {
 
-/// a[n,f] = silu(u[n,f]) u[n,F+f],  silu(z) = z / (1 + e^-z)
+/// a[n,f] = g[n] silu(u[n,f]) u[n,F+f],  silu(z) = z / (1 + e^-z)
 ///
-/// @param u  [N, 2 F] gate and value side by side
-/// @param a  [N, F]
-/// @source   Shazeer 2020, eq. (5)
+/// @param u      [N, 2 F] gate and value side by side
+/// @param a      [N, F]
+/// @param gates  [N] g, such as a router's; an empty view: 1
+/// @source       Shazeer 2020, eq. (5)
 template <class Storage = float>
-void swiglu_forward(ConstMatrixOf<Storage> u, MatrixOf<Storage> a);
+void swiglu_forward(ConstMatrixOf<Storage> u, MatrixOf<Storage> a, ConstVector gates = {});
 
-/// du[n,f] = da[n,f] u[n,F+f] silu'(u[n,f]),  du[n,F+f] = da[n,f] silu(u[n,f])
+/// du[n,f] = g[n] da[n,f] u[n,F+f] silu'(u[n,f]),  du[n,F+f] = g[n] da[n,f] silu(u[n,f]),
+/// dg[n] = sum_f da[n,f] silu(u[n,f]) u[n,F+f]
 ///
-/// @param du  [N, 2 F] may be u itself
+/// @param du       [N, 2 F] may be u itself
+/// @param d_gates  [N] dg; an empty view: nobody wants it
 template <class Storage = float>
-void swiglu_backward(ConstMatrixOf<Storage> u, ConstMatrixOf<Storage> da, MatrixOf<Storage> du);
+void swiglu_backward(ConstMatrixOf<Storage> u, ConstMatrixOf<Storage> da, MatrixOf<Storage> du,
+                     ConstVector gates = {}, Vector d_gates = {});
 
-/// The same with gelu(z) = z/2 (1 + tanh(sqrt(2/pi) (z + 0.044715 z^3))) in place of silu(z).
+/// Without gates, and with gelu(z) = z/2 (1 + tanh(sqrt(2/pi) (z + 0.044715 z^3))) in place of
+/// silu(z).
 template <class Storage = float>
 void geglu_forward(ConstMatrixOf<Storage> u, MatrixOf<Storage> a);
 

@@ -43,6 +43,53 @@ TEST(Swiglu, BackwardIsTheSlopeOfTheTwin) {
   EXPECT_LT(reference::relative_error(du.values(), slope), 1e-6);
 }
 
+TEST(Swiglu, GatesScaleRowsAndHaveTheirOwnSlope) {
+  for (const Shape& s : shapes) {
+    Array u = random_array(s.N, 2 * s.F, 1, 3.0f, s.gap), a(s.N, s.F, s.gap);
+    Array da = random_array(s.N, s.F, 2, 1.0f, s.gap), du(s.N, 2 * s.F, s.gap);
+    Array gates = random_array(1, s.N, 3), d_gates(1, s.N), ones(1, s.N);
+    for (int n = 0; n < s.N; ++n) ones(0, n) = 1.0f;
+    const reference::Doubles plain = reference::swiglu_forward(u.doubles(), s.F);
+    reference::Doubles scaled_a = plain, scaled_da = da.doubles(), expected(std::size_t(s.N), 0.0);
+    for (std::size_t i = 0; i < plain.size(); ++i) {
+      const int n = int(i) / s.F;
+      expected[std::size_t(n)] += scaled_da[i] * plain[i];
+      scaled_a[i] *= gates(0, n), scaled_da[i] *= gates(0, n);
+    }
+    swiglu_forward(u.matrix(), a.matrix(), gates.vector());
+    EXPECT_LT(reference::relative_error(a.values(), scaled_a), 1e-6);
+    swiglu_backward(u.matrix(), da.matrix(), du.matrix(), gates.vector(), d_gates.vector());
+    EXPECT_LT(reference::relative_error(du.values(),
+                                        reference::swiglu_backward(u.doubles(), scaled_da, s.F)),
+              1e-6);
+    EXPECT_LT(reference::relative_error(d_gates.values(), expected), 2e-6);
+    EXPECT_TRUE(a.gaps_untouched() && du.gaps_untouched());
+
+    Array in_place = u, d_gates_again(1, s.N);
+    swiglu_backward(in_place.matrix(), da.matrix(), in_place.matrix(), gates.vector(),
+                    d_gates_again.vector());
+    EXPECT_TRUE(reference::same_bits(in_place.values(), du.values())) << "du is u";
+    EXPECT_TRUE(reference::same_bits(d_gates_again.values(), d_gates.values())) << "du is u";
+
+    Array with_ones(s.N, s.F), without(s.N, s.F);
+    swiglu_forward(u.matrix(), with_ones.matrix(), ones.vector());
+    swiglu_forward(u.matrix(), without.matrix());
+    EXPECT_TRUE(reference::same_bits(with_ones.values(), without.values()));
+  }
+}
+
+TEST(Swiglu, SameBitsOnEveryRun) {
+  reference::expect_same_bits([] {
+    Array u = random_array(40, 130, 1), da = random_array(40, 65, 2),
+          gates = random_array(1, 40, 3);
+    Array d_gates(1, 40);
+    swiglu_backward(u.matrix(), da.matrix(), u.matrix(), gates.vector(), d_gates.vector());
+    std::vector<float> all = u.values();
+    for (const float value : d_gates.values()) all.push_back(value);
+    return all;
+  });
+}
+
 TEST(Geglu, EqualsItsTwinWhoseSlopeItsBackwardIs) {
   for (const Shape& s : shapes) {
     Array u = random_array(s.N, 2 * s.F, 1, 3.0f, s.gap), a(s.N, s.F, s.gap);

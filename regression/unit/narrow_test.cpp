@@ -305,6 +305,16 @@ TYPED_TEST(NarrowKernels, SwigluAndGeluErf) {
   swiglu_backward<TypeParam>(u.matrix(), da.matrix(), du.matrix());
   swiglu_backward(u.wide.matrix(), da.wide.matrix(), du.wide.matrix());
   expect_rounded(du);
+  Array gates = random_array(1, 9, 7), d_gates(1, 9), d_gates_wide(1, 9);
+  swiglu_forward<TypeParam>(u.matrix(), a.matrix(), gates.vector());
+  swiglu_forward(u.wide.matrix(), a.wide.matrix(), gates.vector());
+  expect_rounded(a);
+  swiglu_backward<TypeParam>(u.matrix(), da.matrix(), du.matrix(), gates.vector(),
+                             d_gates.vector());
+  swiglu_backward(u.wide.matrix(), da.wide.matrix(), du.wide.matrix(), gates.vector(),
+                  d_gates_wide.vector());
+  expect_rounded(du);
+  expect_close(d_gates, d_gates_wide);
 
   gelu_erf_forward<TypeParam>(narrow.matrix(), bias.vector(), a.matrix());
   gelu_erf_forward(narrow.wide.matrix(), bias.wide.vector(), a.wide.matrix());

@@ -44,6 +44,11 @@ void promise_swiglu(const char* kernel, const U& u, const A& a) {
           "u [N, 2 F] and a [N, F] must fit");
 }
 
+template <class A>
+void promise_gates(const char* kernel, const A& a, const ConstVector& gates) {
+  promise(gates.data() == nullptr || is_column_of(gates, a), kernel, "gates must be empty or [N]");
+}
+
 template <class X, class Gain, class Y, class Rstd>
 void promise_norm(const char* kernel, const X& x, const Gain& gain, const Y& y, const Rstd& rstd) {
   promise(same_extents(x, y) && is_row_of(gain, x) && is_column_of(rstd, x), kernel,

@@ -2,14 +2,15 @@
 
 namespace brume::kernels {
 
-template void swiglu_forward<float>(ConstMatrixOf<float>, MatrixOf<float>);
-template void swiglu_forward<bfloat16>(ConstMatrixOf<bfloat16>, MatrixOf<bfloat16>);
-template void swiglu_forward<float16>(ConstMatrixOf<float16>, MatrixOf<float16>);
-template void swiglu_backward<float>(ConstMatrixOf<float>, ConstMatrixOf<float>, MatrixOf<float>);
+template void swiglu_forward<float>(ConstMatrixOf<float>, MatrixOf<float>, ConstVector);
+template void swiglu_forward<bfloat16>(ConstMatrixOf<bfloat16>, MatrixOf<bfloat16>, ConstVector);
+template void swiglu_forward<float16>(ConstMatrixOf<float16>, MatrixOf<float16>, ConstVector);
+template void swiglu_backward<float>(ConstMatrixOf<float>, ConstMatrixOf<float>, MatrixOf<float>,
+                                     ConstVector, Vector);
 template void swiglu_backward<bfloat16>(ConstMatrixOf<bfloat16>, ConstMatrixOf<bfloat16>,
-                                        MatrixOf<bfloat16>);
+                                        MatrixOf<bfloat16>, ConstVector, Vector);
 template void swiglu_backward<float16>(ConstMatrixOf<float16>, ConstMatrixOf<float16>,
-                                       MatrixOf<float16>);
+                                       MatrixOf<float16>, ConstVector, Vector);
 template void geglu_forward<float>(ConstMatrixOf<float>, MatrixOf<float>);
 template void geglu_forward<bfloat16>(ConstMatrixOf<bfloat16>, MatrixOf<bfloat16>);
 template void geglu_forward<float16>(ConstMatrixOf<float16>, MatrixOf<float16>);
