@@ -23,7 +23,7 @@ template <class Storage = float>
 void swiglu_backward(ConstMatrixOf<Storage> u, ConstMatrixOf<Storage> da, MatrixOf<Storage> du,
                      ConstVector gates = {}, Vector d_gates = {});
 
-/// Without gates, and with gelu(z) = z/2 (1 + tanh(sqrt(2/pi) (z + 0.044715 z^3))) in place of
+/// The same without gates, with gelu(z) = z/2 (1 + tanh(sqrt(2/pi) (z + 0.044715 z^3))) in place of
 /// silu(z).
 template <class Storage = float>
 void geglu_forward(ConstMatrixOf<Storage> u, MatrixOf<Storage> a);
