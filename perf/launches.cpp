@@ -16,6 +16,7 @@
 #include "kernels/attention.hpp"
 #include "kernels/cross_entropy.hpp"
 #include "kernels/embedding.hpp"
+#include "kernels/experts.hpp"
 #include "kernels/gelu_erf.hpp"
 #include "kernels/layer_norm.hpp"
 #include "kernels/matmul.hpp"
@@ -93,6 +94,16 @@ void note_float8(const char* kernel, const A& a, const B& b, const Y& y, Write w
   note(fmt::format("{} {} x {} x {} in 8 bits", kernel, y.extent(0), y.extent(1), inner), 0.0,
        double(a.size()), double(b.size()), written(write, y), beside...);
   perf::launches().back().fp8_flops = 2.0 * double(y.size()) * double(inner);
+}
+
+/// One expert's part of the rows.
+template <class View>
+View share(const View& all, const Routes& routes) {
+  return {all.data(), all.extent(0) / std::size_t(routes.num_experts), all.extent(1),
+          all.stride(0)};
+}
+void note_begins(const Routes& routes) {
+  note("copy", 0.0, 2.0 * double(routes.num_experts + 1) * sizeof(*routes.begins));
 }
 
 /// FLOPs of one product of attention: of scores that are not hidden.
@@ -180,6 +191,32 @@ void attention_backward(const AttentionShape& shape, ConstMatrixOf<Storage> qkv,
   note("attention_backward (o d_o)", 0.0, o, d_o, lse);
   note("attention_backward", 5.0 * product_flops(shape), qkv, d_o, lse, lse, dqkv, query_sums);
   note("attention_backward (queries)", 0.0, query_sums, o);
+}
+
+/// A product for each expert, all of them with as many rows; the host has read `begins` before.
+template <class Storage>
+void experts_forward(ConstMatrixOf<Storage> x, ConstMatrixOf<Storage> w, const Routes& routes,
+                     MatrixOf<Storage> y, Factors factors) {
+  note_begins(routes);
+  for (int e = 0; e < routes.num_experts; ++e)
+    linear_forward<Storage>(share(x, routes), share(w, routes), Write::replace, share(y, routes),
+                            factors);
+}
+template <class Storage>
+void experts_backward_input(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> w,
+                            const Routes& routes, MatrixOf<Storage> dx, Factors factors) {
+  note_begins(routes);
+  for (int e = 0; e < routes.num_experts; ++e)
+    linear_backward_input<Storage>(share(dy, routes), share(w, routes), Write::replace,
+                                   share(dx, routes), factors);
+}
+template <class Storage>
+void experts_backward_weight(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> x,
+                             const Routes& routes, Write write, Matrix dw, Factors factors) {
+  note_begins(routes);
+  for (int e = 0; e < routes.num_experts; ++e)
+    linear_backward_weight<Storage>(share(dy, routes), share(x, routes), write, share(dw, routes),
+                                    factors);
 }
 
 // --- kernels/portable ---------------------------------------------------------------------------
@@ -315,6 +352,46 @@ void embedding_backward(ConstTokens tokens, ConstMatrixOf<Storage> dx, Matrix d_
     note("embedding_backward_positions", 0.0, dx, updated(d_position_table));
 }
 
+/// Of 16 bits, a kernel of our own reads what cuBLASLt would.
+template <class Storage>
+void router_forward(ConstMatrixOf<Storage> x, ConstMatrixOf<Storage> w, Matrix logits) {
+  note_product("router_forward", x, w, logits, Write::replace, x.extent(1));
+}
+template <class Storage>
+void router_backward(ConstMatrix d_logits, ConstMatrixOf<Storage> x, ConstMatrixOf<Storage> w,
+                     Write write, Matrix dw, MatrixOf<Storage> dx) {
+  if (dw.size() > 0)
+    note_product("router_backward_weight", d_logits, x, dw, write, d_logits.extent(0));
+  note_product("router_backward_input", d_logits, w, dx, Write::replace, w.extent(0));
+}
+void choose_experts(ConstMatrix logits, bool, Vector gates, Routes) {
+  const double copies = double(gates.size() * sizeof(std::int32_t));
+  note("choose_experts", 0.0, logits, copies);
+  note("choose_experts_counts", 0.0, copies);
+  note("choose_experts_totals", 0.0);
+  note("choose_experts_begins", 0.0);
+  note("choose_experts_rows", 0.0, 2.0 * copies);
+  note("choose_experts_gates", 0.0, logits, 2.0 * copies, gates);
+}
+void choose_experts_backward(ConstMatrix logits, bool, const Routes&, ConstVector d_gates,
+                             const RouterLoss& loss, Matrix d_logits) {
+  const double copies = double(d_gates.size() * sizeof(std::int32_t));
+  if (loss.balance != 0.0f && loss.seq_len > 0) {
+    note("choose_experts_counts", 0.0, copies);
+    note("choose_experts_loads", 0.0);
+  }
+  note("choose_experts_backward", 0.0, logits, 2.0 * copies, d_gates, d_logits);
+}
+template <class Storage>
+void dispatch(ConstMatrixOf<Storage> x, const Routes&, MatrixOf<Storage> y) {
+  note("dispatch", 0.0, x, y);
+}
+template <class Storage>
+void combine(ConstMatrixOf<Storage> x, const Routes&, ConstMatrixOf<Storage> residual,
+             MatrixOf<Storage> y) {
+  note("combine", 0.0, x, residual, y);
+}
+
 template <class Storage>
 void cross_entropy(MatrixOf<Storage> logits, ConstTokens targets, float, bool with_gradient, Write,
                    double*, float, double* misses) {
@@ -349,6 +426,8 @@ UpdateKernel update_kernel(std::string_view) {
 
 #include "kernels/instances/cross_entropy.hpp"
 #include "kernels/instances/embedding.hpp"
+#include "kernels/instances/experts.hpp"
+#include "kernels/instances/experts_products.hpp"
 #include "kernels/instances/gelu.hpp"
 #include "kernels/instances/layer_norm.hpp"
 #include "kernels/instances/matmul.hpp"

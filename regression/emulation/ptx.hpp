@@ -56,6 +56,7 @@ BRUME_BINARY(min_s32, u32, s32, u32(std::min(a, b)))
 BRUME_BINARY(max_s64, u64, s64, u64(std::max(a, b)))
 BRUME_BINARY(min_s64, u64, s64, u64(std::min(a, b)))
 BRUME_UNARY(neg_s32, u32, u32, 0u - a)
+BRUME_UNARY(neg_s64, u64, u64, 0u - a)
 BRUME_BINARY(and_b16, u16, u16, u16(a& b))
 BRUME_BINARY(and_b32, u32, u32, a& b)
 BRUME_BINARY(and_b64, u64, u64, a& b)
@@ -128,10 +129,14 @@ BRUME_COMPARISONS(f32, float)
 BRUME_COMPARISONS(f64, double)
 BRUME_BINARY(setp_leu_f32, bool, float, !(a > b))
 BRUME_BINARY(setp_geu_f32, bool, float, !(a < b))
+BRUME_BINARY(setp_neu_f32, bool, float, a != b)
+BRUME_BINARY(setp_num_f32, bool, float, a == a && b == b)
+BRUME_UNARY(not_pred, bool, bool, !a)
 BRUME_BINARY(and_pred, bool, bool, a&& b)
 BRUME_BINARY(or_pred, bool, bool, a || b)
 BRUME_BINARY(xor_pred, bool, bool, a != b)
 inline u32 selp_b32(u32 a, u32 b, bool first) { return first ? a : b; }
+inline u32 selp_u32(u32 a, u32 b, bool first) { return first ? a : b; }
 inline u64 selp_b64(u64 a, u64 b, bool first) { return first ? a : b; }
 inline float selp_f32(float a, float b, bool first) { return first ? a : b; }
 inline double selp_f64(double a, double b, bool first) { return first ? a : b; }

@@ -4,6 +4,7 @@
 
 #include "kernels/attention.hpp"
 #include "kernels/cross_entropy.hpp"
+#include "kernels/experts.hpp"
 #include "kernels/types.hpp"
 
 namespace brume::kernels {
@@ -47,6 +48,46 @@ void promise_swiglu(const char* kernel, const U& u, const A& a) {
 template <class A>
 void promise_gates(const char* kernel, const A& a, const ConstVector& gates) {
   promise(gates.data() == nullptr || is_column_of(gates, a), kernel, "gates must be empty or [N]");
+}
+
+template <class X, class W, class Dx>
+void promise_router(const char* kernel, const ConstMatrix& logits, const X& x, const W& w,
+                    const Matrix& dw, const Dx& dx) {
+  promise_product(kernel, x, w, logits);
+  promise((dw.data() == nullptr || same_extents(dw, w)) && same_extents(dx, x), kernel,
+          "dw must be empty or [E, C], dx [N, C]");
+}
+
+inline void promise_routes(const char* kernel, const ConstMatrix& logits, const ConstVector& gates,
+                           const Routes& routes) {
+  promise(logits.extent_int(1) == routes.num_experts && routes.chosen > 0 &&
+              routes.chosen <= routes.num_experts &&
+              gates.size() == logits.extent(0) * std::size_t(routes.chosen),
+          kernel, "logits [N, E], gates [N k] and routes of E experts must fit, with 0 < k <= E");
+}
+
+inline void promise_routes_backward(const char* kernel, const ConstMatrix& logits,
+                                    const ConstVector& d_gates, const Routes& routes,
+                                    const RouterLoss& loss, const Matrix& d_logits) {
+  promise_routes(kernel, logits, d_gates, routes);
+  promise(same_extents(d_logits, logits) &&
+              (loss.seq_len == 0 || logits.extent(0) % std::size_t(loss.seq_len) == 0),
+          kernel, "d_logits must be [N, E], of whole sequences");
+}
+
+template <class Tokens, class Copies>
+void promise_copies(const char* kernel, const Tokens& tokens, const Copies& copies,
+                    const Routes& routes) {
+  promise(copies.extent(0) == tokens.extent(0) * std::size_t(routes.chosen) &&
+              copies.extent(1) == tokens.extent(1),
+          kernel, "tokens [N, C] and their copies [N k, C] must fit");
+}
+
+template <class X, class W, class Y>
+void promise_experts(const char* kernel, const X& x, const W& w, const Y& y, const Routes& routes) {
+  promise(x.extent(1) == w.extent(1) && y.extent(0) == x.extent(0) &&
+              w.extent(0) == y.extent(1) * std::size_t(routes.num_experts),
+          kernel, "[N k, I], [E O, I] and [N k, O] must fit");
 }
 
 template <class X, class Gain, class Y, class Rstd>

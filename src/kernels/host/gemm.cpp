@@ -43,21 +43,21 @@ void gemm(std::int64_t m, std::int64_t n, std::int64_t k, float alpha, Factor a,
       k, k, n, a.stride, b.stride, stride, int(status));
 }
 
-template <class Storage, class Result>
-void gemm(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf<Storage>& a,
-          const FactorOf<Storage>& b, Write write, Result* c, std::int64_t stride,
+template <class StorageA, class StorageB, class Result>
+void gemm(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf<StorageA>& a,
+          const FactorOf<StorageB>& b, Write write, Result* c, std::int64_t stride,
           const Result* row) {
   // fp32, 2 cores, the shapes of layers of 256 and 768 features: with B transposed the primitive is
   // up to twice as fast as sgemm for 128 and 256 tokens (inner size 1024) and 5 % slower at most
   // for 4096; else sgemm is as fast for few tokens and up to twice as fast for many.
-  if constexpr (!std::is_same_v<Storage, float16>) {
-    const bool has_primitive =
-        std::is_same_v<Storage, float> ? b.transpose == Transpose::yes : has_bfloat16_primitive();
+  constexpr bool is_wide = std::is_same_v<StorageB, float>;
+  if constexpr (std::is_same_v<StorageA, StorageB> && !std::is_same_v<StorageB, float16>) {
+    const bool has_primitive = is_wide ? b.transpose == Transpose::yes : has_bfloat16_primitive();
     if (has_primitive && m > 0 && n > 0 && k > 0)
       return gemm_by_primitive(m, n, k, a, b, write, c, stride, row);
   }
   if (!is_empty(m, n, k, write == Write::replace, c, stride)) {
-    if constexpr (std::is_same_v<Storage, float>)
+    if constexpr (is_wide)
       gemm(m, n, k, 1.0f, a, b, write == Write::accumulate ? 1.0f : 0.0f, c, stride);
     else
       gemm_widened(m, n, k, a, b, write, c, stride);
@@ -74,6 +74,14 @@ template void gemm(std::int64_t, std::int64_t, std::int64_t, const FactorOf<bflo
 template void gemm(std::int64_t, std::int64_t, std::int64_t, const FactorOf<float16>&,
                    const FactorOf<float16>&, Write, float*, std::int64_t, const float*);
 template void gemm(std::int64_t, std::int64_t, std::int64_t, const FactorOf<float16>&,
+                   const FactorOf<float16>&, Write, float16*, std::int64_t, const float16*);
+template void gemm(std::int64_t, std::int64_t, std::int64_t, const FactorOf<float>&,
+                   const FactorOf<bfloat16>&, Write, float*, std::int64_t, const float*);
+template void gemm(std::int64_t, std::int64_t, std::int64_t, const FactorOf<float>&,
+                   const FactorOf<bfloat16>&, Write, bfloat16*, std::int64_t, const bfloat16*);
+template void gemm(std::int64_t, std::int64_t, std::int64_t, const FactorOf<float>&,
+                   const FactorOf<float16>&, Write, float*, std::int64_t, const float*);
+template void gemm(std::int64_t, std::int64_t, std::int64_t, const FactorOf<float>&,
                    const FactorOf<float16>&, Write, float16*, std::int64_t, const float16*);
 
 }  // namespace brume::kernels

@@ -28,13 +28,14 @@ using Factor = FactorOf<float>;
 void gemm(std::int64_t m, std::int64_t n, std::int64_t k, float alpha, Factor a, Factor b,
           float beta, float* c, std::int64_t stride);
 
-/// C = op(A) op(B)  (+ C when accumulating), summed in fp32 and rounded once to the format of C.
+/// C = op(A) op(B)  (+ C when accumulating), summed in fp32 and rounded once to the format of C. A
+/// may be fp32 where B is of 16 bits.
 ///
 /// @param row  [n] of C's format, added to each of its rows; null: none
 /// @throws Error(resource)  when memory is short
-template <class Storage, class Result>
-void gemm(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf<Storage>& a,
-          const FactorOf<Storage>& b, Write write, Result* c, std::int64_t stride,
+template <class StorageA, class StorageB, class Result>
+void gemm(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf<StorageA>& a,
+          const FactorOf<StorageB>& b, Write write, Result* c, std::int64_t stride,
           const Result* row = nullptr);
 
 /// The same by oneDNN's matmul primitive, for sizes that are not 0.
@@ -47,9 +48,9 @@ void gemm_by_primitive(std::int64_t m, std::int64_t n, std::int64_t k, const Fac
 bool has_bfloat16_primitive();
 
 /// The same by products of fp32 copies, bounded pieces at a time, for sizes that are not 0.
-template <class Storage, class Result>
-void gemm_widened(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf<Storage>& a,
-                  const FactorOf<Storage>& b, Write write, Result* c, std::int64_t stride);
+template <class StorageA, class StorageB, class Result>
+void gemm_widened(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf<StorageA>& a,
+                  const FactorOf<StorageB>& b, Write write, Result* c, std::int64_t stride);
 
 /// The same of factors rounded to 8 bits as Factors::fp8 says, A to `Format` and B to e4m3, a block
 /// of each at a time, for sizes that are not 0.

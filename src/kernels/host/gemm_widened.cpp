@@ -50,9 +50,9 @@ FactorOf<Value> piece(FactorOf<Storage> factor, std::int64_t row, std::int64_t r
 }
 
 /// C = op(A) op(B) of factors converted to `Value`, each element by `of_a` and `of_b`.
-template <class Value, class Storage, class Result, class OfA, class OfB>
-void gemm_in_pieces(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf<Storage>& a,
-                    const FactorOf<Storage>& b, Write write, Result* c, std::int64_t stride,
+template <class Value, class StorageA, class StorageB, class Result, class OfA, class OfB>
+void gemm_in_pieces(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf<StorageA>& a,
+                    const FactorOf<StorageB>& b, Write write, Result* c, std::int64_t stride,
                     OfA of_a, OfB of_b) {
   thread_local std::vector<Value> kept_a, kept_b;
   thread_local std::vector<float> kept_c;
@@ -109,9 +109,9 @@ auto rounding(float largest) {
 
 }  // namespace
 
-template <class Storage, class Result>
-void gemm_widened(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf<Storage>& a,
-                  const FactorOf<Storage>& b, Write write, Result* c, std::int64_t stride) {
+template <class StorageA, class StorageB, class Result>
+void gemm_widened(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf<StorageA>& a,
+                  const FactorOf<StorageB>& b, Write write, Result* c, std::int64_t stride) {
   gemm_in_pieces<float>(m, n, k, a, b, write, c, stride, same, same);
 }
 
@@ -130,6 +130,14 @@ template void gemm_widened(std::int64_t, std::int64_t, std::int64_t, const Facto
 template void gemm_widened(std::int64_t, std::int64_t, std::int64_t, const FactorOf<float16>&,
                            const FactorOf<float16>&, Write, float*, std::int64_t);
 template void gemm_widened(std::int64_t, std::int64_t, std::int64_t, const FactorOf<float16>&,
+                           const FactorOf<float16>&, Write, float16*, std::int64_t);
+template void gemm_widened(std::int64_t, std::int64_t, std::int64_t, const FactorOf<float>&,
+                           const FactorOf<bfloat16>&, Write, float*, std::int64_t);
+template void gemm_widened(std::int64_t, std::int64_t, std::int64_t, const FactorOf<float>&,
+                           const FactorOf<bfloat16>&, Write, bfloat16*, std::int64_t);
+template void gemm_widened(std::int64_t, std::int64_t, std::int64_t, const FactorOf<float>&,
+                           const FactorOf<float16>&, Write, float*, std::int64_t);
+template void gemm_widened(std::int64_t, std::int64_t, std::int64_t, const FactorOf<float>&,
                            const FactorOf<float16>&, Write, float16*, std::int64_t);
 template void gemm_float8<float8_e4m3>(std::int64_t, std::int64_t, std::int64_t,
                                        const FactorOf<bfloat16>&, const FactorOf<bfloat16>&, Write,

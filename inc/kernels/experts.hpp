@@ -1,0 +1,102 @@
+/// @file Mixtures of experts: the experts of each token, its rows among theirs, products by expert.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/matmul.hpp"
+#include "kernels/types.hpp"
+
+namespace brume::kernels {
+
+/// The k experts of each token. The copies of the tokens, one for each expert, are rows of matrices
+/// [N k, ...] in the order of the experts, then of the tokens.
+struct Routes {
+  std::int32_t* experts = nullptr;  ///< [N, k] rising within a token
+  std::int32_t* rows = nullptr;     ///< [N, k] row of the copy
+  std::int32_t* begins = nullptr;   ///< [E + 1] first row of an expert, and the end of all rows
+  int num_experts = 0;              ///< E
+  int chosen = 0;                   ///< k
+};
+
+/// Losses that keep the experts' loads even. Their gradients are added to those of the logits.
+///
+///   balance: sum over sequences of sum_i c_i sum_t p_ti,  z: sum_t logsumexp(l_t)^2
+///
+/// with p the softmax of all logits of a token, and c_i the copies that a sequence has of expert i.
+/// @source  Fedus et al. 2021, eq. (4), by sequence; Zoph et al. 2022, eq. (5)
+struct RouterLoss {
+  float balance = 0.0f, z = 0.0f;  ///< factors
+  int seq_len = 0;                 ///< T, which divides the tokens; 0: the loads are not balanced
+};
+
+/// l[n,e] = sum_i x[n,i] w[e,i], in fp32 whatever the storage.
+///
+/// @param x       [N, C]
+/// @param w       [E, C]
+/// @param logits  [N, E] l
+template <class Storage = float>
+void router_forward(ConstMatrixOf<Storage> x, ConstMatrixOf<Storage> w, Matrix logits);
+
+/// dw[e,i] = sum_n dl[n,e] x[n,i]  (+ dw[e,i] when accumulating),  dx[n,i] = sum_e dl[n,e] w[e,i]
+///
+/// @param d_logits  [N, E] dl
+/// @param dw        [E, C]; an empty view: nobody wants it
+/// @param dx        [N, C] may be x itself
+template <class Storage = float>
+void router_backward(ConstMatrix d_logits, ConstMatrixOf<Storage> x, ConstMatrixOf<Storage> w,
+                     Write write, Matrix dw, MatrixOf<Storage> dx);
+
+/// Chooses the experts of the k largest logits of each token, of equal logits the lowest expert. A
+/// NaN counts as -infinity, and makes a NaN of each gate that depends on it.
+///
+/// @param logits      [N, E]
+/// @param normalizes  gates are the softmax of the chosen logits; else that of all logits
+/// @param gates       [N k] by row
+/// @param routes      what it points to is written
+void choose_experts(ConstMatrix logits, bool normalizes, Vector gates, Routes routes);
+
+/// The gradients of the logits, whose choice counts as fixed.
+///
+/// @param d_gates   [N k] by row
+/// @param d_logits  [N, E] replaced
+void choose_experts_backward(ConstMatrix logits, bool normalizes, const Routes& routes,
+                             ConstVector d_gates, const RouterLoss& loss, Matrix d_logits);
+
+/// y[row of (n, j)] = x[n]: the copies of all tokens. Its gradient is `combine` without a residual.
+///
+/// @param x  [N, C]
+/// @param y  [N k, C]
+template <class Storage = float>
+void dispatch(ConstMatrixOf<Storage> x, const Routes& routes, MatrixOf<Storage> y);
+
+/// y[n] = residual[n] + sum_j x[row of (n, j)], summed in fp32 in the order of j
+///
+/// @param x         [N k, C]
+/// @param residual  [N, C]; an empty view adds nothing. y may be `residual` itself
+/// @param y         [N, C]
+template <class Storage = float>
+void combine(ConstMatrixOf<Storage> x, const Routes& routes, ConstMatrixOf<Storage> residual,
+             MatrixOf<Storage> y);
+
+// Products of kernels/matmul.hpp, of each expert's rows with its own matrix. Devices wait for
+// `begins`, which the host reads.
+
+/// @param x  [N k, I]
+/// @param w  [E O, I]
+/// @param y  [N k, O]
+template <class Storage = float>
+void experts_forward(ConstMatrixOf<Storage> x, ConstMatrixOf<Storage> w, const Routes& routes,
+                     MatrixOf<Storage> y, Factors factors = Factors::stored);
+
+template <class Storage = float>
+void experts_backward_input(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> w,
+                            const Routes& routes, MatrixOf<Storage> dx,
+                            Factors factors = Factors::stored);
+
+/// @param dw  [E O, I]; zeros replace that of an expert without rows
+template <class Storage = float>
+void experts_backward_weight(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> x,
+                             const Routes& routes, Write write, Matrix dw,
+                             Factors factors = Factors::stored);
+
+}  // namespace brume::kernels

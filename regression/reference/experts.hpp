@@ -1,0 +1,102 @@
+/// @file Plain routing of tokens to experts.
+#pragma once
+
+#include <numeric>
+
+#include "kernels/experts.hpp"
+#include "reference/arrays.hpp"
+
+namespace brume::reference {
+
+/// e^l_i / sum_m e^l_m
+inline Doubles softmax(const Doubles& logits) {
+  const double top = *std::max_element(logits.begin(), logits.end());
+  Doubles out;
+  for (const double logit : logits) out.push_back(std::exp(logit - top));
+  const double sum = std::accumulate(out.begin(), out.end(), 0.0);
+  for (double& value : out) value /= sum;
+  return out;
+}
+
+/// The routes of tokens, and what they point to.
+struct Routed {
+  Routed(int tokens, int num_experts, int chosen)
+      : experts(std::size_t(tokens) * chosen, -1),
+        rows(experts.size(), -1),
+        begins(std::size_t(num_experts) + 1, -1),
+        num_experts{num_experts},
+        chosen{chosen} {}
+
+  kernels::Routes routes() {
+    return {experts.data(), rows.data(), begins.data(), num_experts, chosen};
+  }
+  int tokens() const { return int(experts.size()) / chosen; }
+  int expert(int n, int j) const { return experts[std::size_t(n * chosen + j)]; }
+  int row(int n, int j) const { return rows[std::size_t(n * chosen + j)]; }
+  int begin(int e) const { return begins[std::size_t(e)]; }
+  bool operator==(const Routed&) const = default;
+
+  std::vector<std::int32_t> experts, rows, begins;
+  int num_experts, chosen;
+};
+
+inline Doubles row_of(const Doubles& matrix, int n, int columns) {
+  return {matrix.begin() + n * columns, matrix.begin() + (n + 1) * columns};
+}
+
+/// Whose order of equal logits is that of the experts.
+inline Routed routed(const Doubles& logits, int num_experts, int chosen) {
+  const int tokens = int(logits.size()) / num_experts;
+  Routed out(tokens, num_experts, chosen);
+  for (int n = 0; n < tokens; ++n) {
+    const Doubles row = row_of(logits, n, num_experts);
+    std::vector<std::int32_t> order(row.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(),
+                     [&](int a, int b) { return row[std::size_t(a)] > row[std::size_t(b)]; });
+    std::sort(order.begin(), order.begin() + chosen);
+    std::copy_n(order.begin(), chosen, out.experts.begin() + n * chosen);
+  }
+  int row = 0;
+  for (int e = 0; e < num_experts; ++e) {
+    out.begins[std::size_t(e)] = row;
+    for (std::size_t i = 0; i < out.experts.size(); ++i)
+      if (out.experts[i] == e) out.rows[i] = row++;
+  }
+  out.begins[std::size_t(num_experts)] = row;
+  return out;
+}
+
+/// Gates of given routes, by row.
+inline Doubles gates(const Doubles& logits, bool normalizes, const Routed& at) {
+  Doubles out(at.experts.size());
+  for (int n = 0; n < at.tokens(); ++n) {
+    const Doubles row = row_of(logits, n, at.num_experts), all = softmax(row);
+    Doubles chosen;
+    for (int j = 0; j < at.chosen; ++j) chosen.push_back(row[std::size_t(at.expert(n, j))]);
+    chosen = softmax(chosen);
+    for (int j = 0; j < at.chosen; ++j)
+      out[std::size_t(at.row(n, j))] =
+          normalizes ? chosen[std::size_t(j)] : all[std::size_t(at.expert(n, j))];
+  }
+  return out;
+}
+
+/// Both losses of given routes.
+inline double router_loss(const Doubles& logits, const Routed& at,
+                          const kernels::RouterLoss& loss) {
+  double sum = 0.0;
+  for (int n = 0; n < at.tokens(); ++n) {
+    const Doubles row = row_of(logits, n, at.num_experts), p = softmax(row);
+    // logsumexp(l) = l_i - log p_i
+    const double log_sum = row[0] - std::log(p[0]);
+    sum += loss.z * log_sum * log_sum;
+    if (loss.seq_len == 0) continue;
+    const int first = n / loss.seq_len * loss.seq_len;
+    for (int m = first; m < first + loss.seq_len; ++m)
+      for (int j = 0; j < at.chosen; ++j) sum += loss.balance * p[std::size_t(at.expert(m, j))];
+  }
+  return sum;
+}
+
+}  // namespace brume::reference

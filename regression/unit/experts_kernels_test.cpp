@@ -1,0 +1,380 @@
+/// @file Routers, the choice of experts, the copies of tokens and their products.
+#include "kernels/experts.hpp"
+
+#include <gtest/gtest.h>
+
+#include "kernels/pointwise.hpp"
+#include "reference/experts.hpp"
+#include "reference/matmul.hpp"
+
+namespace brume::kernels {
+namespace {
+
+using reference::Array;
+using reference::Doubles;
+using reference::random_array;
+using reference::Routed;
+
+/// Values rounded to a format, and the same values in fp32.
+template <class Storage>
+struct Values {
+  explicit Values(Array array) : wide{std::move(array)}, rows{wide.matrix().extent(0)} {
+    for (const float value : wide.values()) stored.emplace_back(value);
+    for (std::size_t i = 0; i < stored.size(); ++i)
+      wide(int(i / columns()), int(i % columns())) = stored[i];
+  }
+  Values(int rows, int columns, unsigned seed) : Values(random_array(rows, columns, seed)) {}
+
+  std::size_t columns() const { return stored.size() / rows; }
+  MatrixOf<Storage> matrix() { return {stored.data(), rows, columns()}; }
+  Doubles doubles() const { return wide.doubles(); }
+  std::vector<float> values() const { return {stored.begin(), stored.end()}; }
+
+  Array wide;
+  std::size_t rows;
+  std::vector<Storage> stored;
+};
+
+/// The largest relative error of a result that is rounded once.
+template <class Storage>
+constexpr double tolerance = 2e-6;
+template <>
+constexpr double tolerance<bfloat16> = 0x1p-8;
+template <>
+constexpr double tolerance<float16> = 0x1p-11;
+
+template <class Storage>
+class Experts : public ::testing::Test {};
+
+struct StorageName {
+  template <class Storage>
+  static std::string GetName(int) {
+    if (std::is_same_v<Storage, float>) return "fp32";
+    return std::is_same_v<Storage, bfloat16> ? "bf16" : "fp16";
+  }
+};
+using Formats = ::testing::Types<float, bfloat16, float16>;
+TYPED_TEST_SUITE(Experts, Formats, StorageName);
+
+struct RouterShape {
+  int N, C, E;
+};
+const RouterShape router_shapes[] = {{1, 1, 1}, {7, 33, 5}, {70, 130, 8}, {130, 40, 19}};
+
+TYPED_TEST(Experts, RoutersAreProductsInFp32) {
+  for (const auto& [N, C, E] : router_shapes) {
+    SCOPED_TRACE(testing::Message() << N << " x " << C << " x " << E);
+    Values<TypeParam> x(N, C, 1), w(E, C, 2);
+    Array logits(N, E, 3), d_logits = random_array(N, E, 3, 1.0f, 2);
+    router_forward<TypeParam>(x.matrix(), w.matrix(), logits.matrix());
+    EXPECT_LT(reference::relative_error(
+                  logits.values(), reference::linear_forward(x.doubles(), w.doubles(), N, C, E)),
+              3e-6);
+    EXPECT_TRUE(logits.gaps_untouched());
+
+    const Doubles dw = reference::linear_backward_weight(d_logits.doubles(), x.doubles(), N, C, E);
+    const Doubles dx = reference::linear_backward_input(d_logits.doubles(), w.doubles(), N, C, E);
+    for (const Write write : {Write::replace, Write::accumulate}) {
+      const bool adds = write == Write::accumulate;
+      Array found = adds ? random_array(E, C, 4, 1.0f, 1) : Array(E, C, 1);
+      const Doubles expected = adds ? reference::sum(found.doubles(), dw) : dw;
+      Values<TypeParam> in_place = x;
+      router_backward<TypeParam>(d_logits.matrix(), in_place.matrix(), w.matrix(), write,
+                                 found.matrix(), in_place.matrix());
+      EXPECT_LT(reference::relative_error(found.values(), expected), 3e-6);
+      EXPECT_LT(reference::relative_error(in_place.values(), dx), tolerance<TypeParam>);
+      EXPECT_TRUE(found.gaps_untouched());
+    }
+    router_backward<TypeParam>(d_logits.matrix(), x.matrix(), w.matrix(), Write::replace, {},
+                               x.matrix());
+    EXPECT_LT(reference::relative_error(x.values(), dx), tolerance<TypeParam>);
+  }
+}
+
+TYPED_TEST(Experts, RoutersOfNoTokensHaveNoGradient) {
+  std::vector<TypeParam> nothing(12, TypeParam(1.0f));
+  const MatrixOf<TypeParam> none(nothing.data(), 0, 4);
+  const MatrixOf<TypeParam> w(nothing.data(), 3, 4);
+  float logits = 0.0f;
+  Array dw(3, 4);
+  router_forward<TypeParam>(none, w, Matrix(&logits, 0, 3));
+  router_backward<TypeParam>(Matrix(&logits, 0, 3), none, w, Write::replace, dw.matrix(), none);
+  EXPECT_EQ(dw.values(), std::vector<float>(12, 0.0f));
+}
+
+// --- the choice ----------------------------------------------------------------------------------
+
+struct Choice {
+  int N, E, k;
+};
+// One expert, all of them, one of many, more tokens than one part has.
+const Choice choices[] = {{1, 1, 1}, {5, 4, 4}, {9, 7, 1}, {40, 8, 2}, {260, 64, 8}, {150, 3, 2}};
+
+TEST(ChooseExperts, EqualsItsTwin) {
+  for (const auto& [N, E, k] : choices)
+    for (const bool normalizes : {false, true}) {
+      SCOPED_TRACE(testing::Message() << N << " tokens, " << k << " of " << E);
+      Array logits = random_array(N, E, 1, 2.0f, 1), gates(1, N * k);
+      Routed found(N, E, k);
+      choose_experts(logits.matrix(), normalizes, gates.vector(), found.routes());
+      const Routed expected = reference::routed(logits.doubles(), E, k);
+      EXPECT_EQ(found, expected);
+      EXPECT_LT(reference::relative_error(gates.values(),
+                                          reference::gates(logits.doubles(), normalizes, expected)),
+                2e-6);
+    }
+}
+
+TEST(ChooseExperts, GivesEqualLogitsToTheLowestExperts) {
+  Array logits(3, 5), gates(1, 6);
+  const std::vector<std::vector<float>> rows{
+      {1, 1, 1, 1, 1}, {0, 2, 1, 2, 2}, {-INFINITY, 3, -INFINITY, -INFINITY, -INFINITY}};
+  for (int n = 0; n < 3; ++n)
+    for (int e = 0; e < 5; ++e) logits(n, e) = rows[std::size_t(n)][std::size_t(e)];
+  Routed found(3, 5, 2);
+  choose_experts(logits.matrix(), true, gates.vector(), found.routes());
+  EXPECT_EQ(found.experts, (std::vector<std::int32_t>{0, 1, 1, 3, 0, 1}));
+  EXPECT_EQ(found.begins, (std::vector<std::int32_t>{0, 2, 5, 5, 6, 6}));
+  EXPECT_EQ(found.rows, (std::vector<std::int32_t>{0, 2, 3, 5, 1, 4}));
+  EXPECT_EQ(gates.values(), (std::vector<float>{0.5f, 0.0f, 0.5f, 0.5f, 1.0f, 0.5f}));
+}
+
+TEST(ChooseExperts, MaySendAllTokensToOneExpert) {
+  Array logits = random_array(200, 6, 1), gates(1, 200);
+  for (int n = 0; n < 200; ++n) logits(n, 4) = 100.0f;
+  Routed found(200, 6, 1);
+  choose_experts(logits.matrix(), true, gates.vector(), found.routes());
+  EXPECT_EQ(found, reference::routed(logits.doubles(), 6, 1));
+  EXPECT_EQ(found.begins, (std::vector<std::int32_t>{0, 0, 0, 0, 0, 200, 200}));
+  EXPECT_EQ(gates.values(), std::vector<float>(200, 1.0f));
+}
+
+TEST(ChooseExperts, TakesANaNForTheLowestLogit) {
+  Array logits(3, 4);
+  const std::vector<std::vector<float>> rows{
+      {NAN, 1, 2, 1}, {NAN, NAN, NAN, NAN}, {NAN, NAN, 0, NAN}};
+  for (int n = 0; n < 3; ++n)
+    for (int e = 0; e < 4; ++e) logits(n, e) = rows[std::size_t(n)][std::size_t(e)];
+  for (const bool normalizes : {false, true}) {
+    Array gates(1, 6);
+    Routed found(3, 4, 2);
+    choose_experts(logits.matrix(), normalizes, gates.vector(), found.routes());
+    EXPECT_EQ(found.experts, (std::vector<std::int32_t>{1, 2, 0, 1, 0, 2}));
+    for (int n = 0; n < 3; ++n)
+      for (int j = 0; j < 2; ++j)
+        EXPECT_EQ(std::isnan(gates(0, found.row(n, j))), n > 0 || !normalizes) << n;
+  }
+}
+
+TEST(ChooseExperts, BackwardIsTheSlopeOfTheTwin) {
+  const RouterLoss losses[] = {{},
+                               {.balance = 0.3f, .z = 0.0f, .seq_len = 3},
+                               {.balance = 0.0f, .z = 0.2f, .seq_len = 3},
+                               {.balance = 0.3f, .z = 0.2f, .seq_len = 6},
+                               {.balance = 0.3f, .z = 0.2f, .seq_len = 0}};
+  for (const auto& [N, E, k] : {Choice{6, 5, 2}, Choice{6, 4, 1}, Choice{6, 3, 3}})
+    for (const RouterLoss& loss : losses)
+      for (const bool normalizes : {false, true}) {
+        SCOPED_TRACE(testing::Message() << k << " of " << E << ", " << loss.balance << ' ' << loss.z
+                                        << " by " << loss.seq_len << ' ' << normalizes);
+        Array logits = random_array(N, E, 1, 1.0f, 2), d_gates = random_array(1, N * k, 2);
+        Array gates(1, N * k), d_logits(N, E, 1);
+        Routed routed(N, E, k);
+        choose_experts(logits.matrix(), normalizes, gates.vector(), routed.routes());
+        choose_experts_backward(logits.matrix(), normalizes, routed.routes(), d_gates.vector(),
+                                loss, d_logits.matrix());
+        const Doubles slope = reference::slope_of(
+            [&](const Doubles& at) {
+              return reference::dot(d_gates.doubles(), reference::gates(at, normalizes, routed)) +
+                     reference::router_loss(at, routed, loss);
+            },
+            logits.doubles());
+        for (std::size_t i = 0; i < slope.size(); ++i)
+          EXPECT_NEAR(d_logits.values()[i], slope[i], 3e-6) << i;
+        EXPECT_TRUE(d_logits.gaps_untouched());
+      }
+}
+
+// More tokens than one part of a sequence has.
+TEST(ChooseExperts, BalancesTheLoadsOfLongSequences) {
+  constexpr int N = 1000, E = 9, k = 3;
+  for (const int seq_len : {1000, 250, 1}) {
+    const RouterLoss loss{.balance = 0.01f, .seq_len = seq_len};
+    Array logits = random_array(N, E, 1), gates(1, N * k), d_gates(1, N * k), found(N, E);
+    fill(0.0f, d_gates.vector());
+    Routed routed(N, E, k);
+    choose_experts(logits.matrix(), true, gates.vector(), routed.routes());
+    choose_experts_backward(logits.matrix(), true, routed.routes(), d_gates.vector(), loss,
+                            found.matrix());
+    Doubles expected;
+    for (int n = 0; n < N; ++n) {
+      Doubles loads(E, 0.0);
+      const int first = n / seq_len * seq_len;
+      for (int m = first; m < first + seq_len; ++m)
+        for (int j = 0; j < k; ++j) ++loads[std::size_t(routed.expert(m, j))];
+      const Doubles p = reference::softmax(reference::row_of(logits.doubles(), n, E));
+      const double mean = reference::dot(p, loads);
+      for (std::size_t e = 0; e < E; ++e)
+        expected.push_back(loss.balance * p[e] * (loads[e] - mean));
+    }
+    EXPECT_LT(reference::relative_error(found.values(), expected), 5e-6) << seq_len;
+  }
+}
+
+TEST(ChooseExperts, SameBitsOnEveryRun) {
+  reference::expect_same_bits([] {
+    constexpr int N = 300, E = 17, k = 4;
+    Array logits = random_array(N, E, 1), gates(1, N * k), d_gates = random_array(1, N * k, 2);
+    Array d_logits(N, E);
+    Routed routed(N, E, k);
+    choose_experts(logits.matrix(), true, gates.vector(), routed.routes());
+    choose_experts_backward(logits.matrix(), true, routed.routes(), d_gates.vector(),
+                            {.balance = 0.1f, .z = 0.1f, .seq_len = 100}, d_logits.matrix());
+    std::vector<float> all = gates.values();
+    for (const float value : d_logits.values()) all.push_back(value);
+    all.insert(all.end(), routed.rows.begin(), routed.rows.end());
+    return all;
+  });
+}
+
+// --- copies --------------------------------------------------------------------------------------
+
+TYPED_TEST(Experts, CopiesOfTokensStandByExpertAndAreAddedUp) {
+  constexpr double rounding = tolerance<TypeParam>;
+  for (const auto& [N, E, k] : choices)
+    for (const int C : {1, 70, 1100}) {
+      SCOPED_TRACE(testing::Message() << N << " tokens, " << k << " of " << E << ", C " << C);
+      Routed routed = reference::routed(random_array(N, E, 1).doubles(), E, k);
+      Values<TypeParam> x(N, C, 2), copies(N * k, C, 3), y(N, C, 4), residual(N, C, 5);
+      dispatch<TypeParam>(x.matrix(), routed.routes(), copies.matrix());
+      for (int n = 0; n < N; ++n)
+        for (int j = 0; j < k; ++j)
+          for (int c = 0; c < C; ++c)
+            ASSERT_EQ(float(copies.matrix()(routed.row(n, j), c)), float(x.matrix()(n, c)));
+
+      Values<TypeParam> made(N * k, C, 6);
+      Doubles expected(std::size_t(N) * C, 0.0);
+      for (int n = 0; n < N; ++n)
+        for (int j = 0; j < k; ++j)
+          for (int c = 0; c < C; ++c)
+            expected[std::size_t(n * C + c)] += made.wide(routed.row(n, j), c);
+      combine<TypeParam>(made.matrix(), routed.routes(), {}, y.matrix());
+      EXPECT_LT(reference::relative_error(y.values(), expected), rounding);
+      const Doubles with_residual = reference::sum(residual.doubles(), expected);
+      combine<TypeParam>(made.matrix(), routed.routes(), residual.matrix(), y.matrix());
+      EXPECT_LT(reference::relative_error(y.values(), with_residual), rounding);
+      combine<TypeParam>(made.matrix(), routed.routes(), residual.matrix(), residual.matrix());
+      EXPECT_TRUE(reference::same_bits(residual.values(), y.values())) << "y is the residual";
+    }
+}
+
+TEST(Combine, SameBitsOnEveryRun) {
+  Routed routed = reference::routed(random_array(50, 8, 1).doubles(), 8, 3);
+  reference::expect_same_bits([&] {
+    Array x = random_array(150, 90, 2), y(50, 90);
+    combine(x.matrix(), routed.routes(), {}, y.matrix());
+    return y.values();
+  });
+}
+
+// --- products ------------------------------------------------------------------------------------
+
+/// Rows [begin, end) of a matrix.
+Doubles rows_of(const Doubles& matrix, int columns, int begin, int end) {
+  return {matrix.begin() + begin * columns, matrix.begin() + end * columns};
+}
+
+void append(Doubles& to, const Doubles& from) { to.insert(to.end(), from.begin(), from.end()); }
+
+TYPED_TEST(Experts, ProductsAreThoseOfEachExpert) {
+  constexpr int N = 60, E = 6, k = 2, I = 32, O = 48;
+  // Two experts, one of them the last, have no rows.
+  Array logits = random_array(N, E, 1);
+  for (int n = 0; n < N; ++n) logits(n, 2) = logits(n, 5) = -100.0f;
+  Routed routed = reference::routed(logits.doubles(), E, k);
+  ASSERT_EQ(routed.begin(2), routed.begin(3));
+  Values<TypeParam> x(N * k, I, 2), w(E * O, I, 3), dy(N * k, O, 4);
+  Values<TypeParam> y(Array(N * k, O)), dx(Array(N * k, I));
+  Doubles expected_y, expected_dx, expected_dw;
+  for (int e = 0; e < E; ++e) {
+    const int begin = routed.begin(e), end = routed.begin(e + 1), rows = end - begin;
+    const Doubles of_x = rows_of(x.doubles(), I, begin, end);
+    const Doubles of_w = rows_of(w.doubles(), I, e * O, (e + 1) * O);
+    const Doubles of_dy = rows_of(dy.doubles(), O, begin, end);
+    append(expected_y, reference::linear_forward(of_x, of_w, rows, I, O));
+    append(expected_dx, reference::linear_backward_input(of_dy, of_w, rows, I, O));
+    append(expected_dw, reference::linear_backward_weight(of_dy, of_x, rows, I, O));
+  }
+  experts_forward<TypeParam>(x.matrix(), w.matrix(), routed.routes(), y.matrix());
+  EXPECT_LT(reference::relative_error(y.values(), expected_y), tolerance<TypeParam>);
+  experts_backward_input<TypeParam>(dy.matrix(), w.matrix(), routed.routes(), dx.matrix());
+  EXPECT_LT(reference::relative_error(dx.values(), expected_dx), tolerance<TypeParam>);
+
+  Array dw(E * O, I);
+  experts_backward_weight<TypeParam>(dy.matrix(), x.matrix(), routed.routes(), Write::replace,
+                                     dw.matrix());
+  EXPECT_LT(reference::relative_error(dw.values(), expected_dw), 2e-6);
+  Array added = random_array(E * O, I, 5);
+  const Doubles before = added.doubles();
+  experts_backward_weight<TypeParam>(dy.matrix(), x.matrix(), routed.routes(), Write::accumulate,
+                                     added.matrix());
+  EXPECT_LT(reference::relative_error(added.values(), reference::sum(before, expected_dw)), 2e-6);
+}
+
+// Each expert's factors have powers of two of their own, and one without rows has none.
+TEST(ExpertsIn8Bits, ProductsAreThoseOfEachExpert) {
+  constexpr int N = 60, E = 4, k = 2, I = 32, O = 48;
+  Array logits = random_array(N, E, 1);
+  for (int n = 0; n < N; ++n) logits(n, 1) = -100.0f;
+  Routed routed = reference::routed(logits.doubles(), E, k);
+  Values<bfloat16> x(N * k, I, 2), w(E * O, I, 3), dy(N * k, O, 4);
+  Values<bfloat16> y(Array(N * k, O)), dx(Array(N * k, I)), one_y = y, one_dx = dx;
+  Array dw(E * O, I), one_dw(E * O, I);
+  const Routes routes = routed.routes();
+  experts_forward<bfloat16>(x.matrix(), w.matrix(), routes, y.matrix(), Factors::fp8);
+  experts_backward_input<bfloat16>(dy.matrix(), w.matrix(), routes, dx.matrix(), Factors::fp8);
+  experts_backward_weight<bfloat16>(dy.matrix(), x.matrix(), routes, Write::replace, dw.matrix(),
+                                    Factors::fp8);
+  for (int e = 0; e < E; ++e) {
+    const auto part = [](const auto& matrix, int begin, int end) {
+      auto rows = matrix;
+      rows = {&matrix(begin, 0), std::size_t(end - begin), matrix.extent(1)};
+      return rows;
+    };
+    const auto copies = [&](const auto& matrix) {
+      return part(matrix, routed.begin(e), routed.begin(e + 1));
+    };
+    const auto of_w = part(w.matrix(), e * O, (e + 1) * O);
+    linear_forward<bfloat16>(copies(x.matrix()), of_w, Write::replace, copies(one_y.matrix()),
+                             Factors::fp8);
+    linear_backward_input<bfloat16>(copies(dy.matrix()), of_w, Write::replace,
+                                    copies(one_dx.matrix()), Factors::fp8);
+    linear_backward_weight<bfloat16>(copies(dy.matrix()), copies(x.matrix()), Write::replace,
+                                     part(one_dw.matrix(), e * O, (e + 1) * O), Factors::fp8);
+  }
+  EXPECT_TRUE(reference::same_bits(y.values(), one_y.values()));
+  EXPECT_TRUE(reference::same_bits(dx.values(), one_dx.values()));
+  EXPECT_TRUE(reference::same_bits(dw.values(), one_dw.values()));
+}
+
+// A layer of experts with gates, from a router's input to the sum of its copies.
+TEST(LayerOfExperts, AgreesWithItselfWhereEveryExpertIsTheSame) {
+  constexpr int N = 30, E = 4, k = 2, C = 16, O = 8;
+  Array x = random_array(N, C, 1), one = random_array(O, C, 2), w(E * O, C);
+  for (int o = 0; o < E * O; ++o)
+    for (int i = 0; i < C; ++i) w(o, i) = one(o % O, i);
+  Array logits = random_array(N, E, 3), gates(1, N * k), copies(N * k, C), made(N * k, O), y(N, O);
+  Routed routed(N, E, k);
+  choose_experts(logits.matrix(), true, gates.vector(), routed.routes());
+  dispatch(x.matrix(), routed.routes(), copies.matrix());
+  experts_forward(copies.matrix(), w.matrix(), routed.routes(), made.matrix());
+  for (int i = 0; i < N * k; ++i)
+    for (int o = 0; o < O; ++o) made(i, o) *= gates(0, i);
+  combine(made.matrix(), routed.routes(), {}, y.matrix());
+  EXPECT_LT(reference::relative_error(
+                y.values(), reference::linear_forward(x.doubles(), one.doubles(), N, C, O)),
+            2e-6);
+}
+
+}  // namespace
+}  // namespace brume::kernels

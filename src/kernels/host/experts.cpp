@@ -1,0 +1,130 @@
+#include "kernels/experts.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "kernels/host/gemm.hpp"
+#include "kernels/host/loops.hpp"
+#include "kernels/routing.hpp"
+
+namespace brume::kernels {
+namespace {
+
+template <class Storage>
+FactorOf<Storage> factor(const MatrixView<const Storage>& matrix,
+                         Transpose transpose = Transpose::no) {
+  return {matrix.data(), std::int64_t(matrix.stride(0)), transpose};
+}
+
+/// C = op(A) op(B)  (+ C when accumulating)
+template <class StorageA, class StorageB, class Result>
+void product(const FactorOf<StorageA>& a, const FactorOf<StorageB>& b, std::size_t inner,
+             Write write, const MatrixView<Result>& c) {
+  gemm(c.extent(0), c.extent(1), std::int64_t(inner), a, b, write, c.data(), c.stride(0));
+}
+
+/// [N / T, E] the copies that each sequence has of each expert.
+std::vector<std::int32_t> loads_of(const Routes& routes, std::int64_t tokens, int seq_len) {
+  const std::int64_t copies = std::int64_t(seq_len) * routes.chosen;
+  std::vector<std::int32_t> loads;
+  with_memory("choose_experts_loads",
+              [&] { loads.resize(std::size_t(tokens / seq_len * routes.num_experts)); });
+  for_each("choose_experts_loads", tokens / seq_len, [&](std::int64_t sequence) {
+    for (std::int64_t i = sequence * copies; i < (sequence + 1) * copies; ++i)
+      ++loads[std::size_t(sequence * routes.num_experts + routes.experts[i])];
+  });
+  return loads;
+}
+
+}  // namespace
+
+template <class Storage>
+void router_forward(ConstMatrixOf<Storage> x, ConstMatrixOf<Storage> w, Matrix logits) {
+  promise_product("router_forward", x, w, logits);
+  product(factor(x), factor(w, Transpose::yes), x.extent(1), Write::replace, logits);
+}
+
+template <class Storage>
+void router_backward(ConstMatrix d_logits, ConstMatrixOf<Storage> x, ConstMatrixOf<Storage> w,
+                     Write write, Matrix dw, MatrixOf<Storage> dx) {
+  promise_router("router_backward", d_logits, x, w, dw, dx);
+  if (dw.data() != nullptr)  // before dx, which may be x
+    product(factor(d_logits, Transpose::yes), factor(x), x.extent(0), write, dw);
+  product(factor(d_logits), factor(w), w.extent(0), Write::replace, dx);
+}
+
+void choose_experts(ConstMatrix logits, bool normalizes, Vector gates, Routes routes) {
+  promise_routes("choose_experts", logits, gates, routes);
+  const std::int64_t tokens = logits.extent(0), copies = tokens * routes.chosen;
+  for_each("choose_experts", tokens, [=](std::int64_t n) {
+    choose(&logits(n, 0), routes.num_experts, routes.chosen, routes.experts + n * routes.chosen);
+  });
+  // ends[e] is the number of copies of expert e, then its next free row, then its end.
+  std::int32_t* const ends = routes.begins + 1;
+  std::fill_n(routes.begins, routes.num_experts + 1, 0);
+  for (std::int64_t i = 0; i < copies; ++i) ++ends[routes.experts[i]];
+  std::exclusive_scan(ends, ends + routes.num_experts, ends, 0);
+  for (std::int64_t i = 0; i < copies; ++i) routes.rows[i] = ends[routes.experts[i]]++;
+  for_each("choose_experts_gates", tokens, [=](std::int64_t n) {
+    write_gates(&logits(n, 0), normalizes, routes, n, gates.data());
+  });
+}
+
+void choose_experts_backward(ConstMatrix logits, bool normalizes, const Routes& routes,
+                             ConstVector d_gates, const RouterLoss& loss, Matrix d_logits) {
+  promise_routes_backward("choose_experts_backward", logits, d_gates, routes, loss, d_logits);
+  const std::int64_t tokens = logits.extent(0);
+  const bool balances = loss.balance != 0.0f && loss.seq_len > 0;
+  const std::vector<std::int32_t> loads =
+      balances ? loads_of(routes, tokens, loss.seq_len) : std::vector<std::int32_t>();
+  for_each("choose_experts_backward", tokens, [&](std::int64_t n) {
+    write_logits_gradient(&logits(n, 0), normalizes, routes, n, d_gates.data(), loss,
+                          balances ? loads.data() + n / loss.seq_len * routes.num_experts : nullptr,
+                          &d_logits(n, 0));
+  });
+}
+
+template <class Storage>
+void dispatch(ConstMatrixOf<Storage> x, const Routes& routes, MatrixOf<Storage> y) {
+  promise_copies("dispatch", x, y, routes);
+  for_each("dispatch", x.extent(0), [=](std::int64_t n) {
+    for (std::int64_t i = n * routes.chosen; i < (n + 1) * routes.chosen; ++i)
+      std::copy_n(&x(n, 0), x.extent(1), &y(routes.rows[i], 0));
+  });
+}
+
+template <class Storage>
+void combine(ConstMatrixOf<Storage> x, const Routes& routes, ConstMatrixOf<Storage> residual,
+             MatrixOf<Storage> y) {
+  promise_copies("combine", y, x, routes);
+  promise_residual("combine", y, residual);
+  constexpr int columns_at_once = 512;
+  const int width = y.extent_int(1);
+  const bool adds = residual.data() != nullptr;
+  for_each("combine", y.extent(0), [=](std::int64_t n) {
+    const std::int32_t* const rows = routes.rows + n * routes.chosen;
+    for (int first = 0; first < width; first += columns_at_once) {
+      const int count = std::min(columns_at_once, width - first);
+      float sums[columns_at_once] = {};
+      for (int j = 0; j < routes.chosen; ++j) {
+        const Storage* const in = &x(rows[j], first);
+#pragma omp simd
+        for (int c = 0; c < count; ++c) sums[c] += in[c];
+      }
+      const Storage* const added = adds ? &residual(n, first) : nullptr;
+      Storage* const out = &y(n, first);
+      if (added == nullptr) {
+#pragma omp simd
+        for (int c = 0; c < count; ++c) out[c] = sums[c];
+      } else {
+#pragma omp simd
+        for (int c = 0; c < count; ++c) out[c] = added[c] + sums[c];
+      }
+    }
+  });
+}
+
+}  // namespace brume::kernels
+
+#include "kernels/instances/experts.hpp"

@@ -1,0 +1,24 @@
+/// @file The storages that experts.cpp is made for, on hosts and devices: included at its end.
+
+namespace brume::kernels {
+
+template void router_forward<float>(ConstMatrixOf<float>, ConstMatrixOf<float>, Matrix);
+template void router_forward<bfloat16>(ConstMatrixOf<bfloat16>, ConstMatrixOf<bfloat16>, Matrix);
+template void router_forward<float16>(ConstMatrixOf<float16>, ConstMatrixOf<float16>, Matrix);
+template void router_backward<float>(ConstMatrix, ConstMatrixOf<float>, ConstMatrixOf<float>, Write,
+                                     Matrix, MatrixOf<float>);
+template void router_backward<bfloat16>(ConstMatrix, ConstMatrixOf<bfloat16>,
+                                        ConstMatrixOf<bfloat16>, Write, Matrix, MatrixOf<bfloat16>);
+template void router_backward<float16>(ConstMatrix, ConstMatrixOf<float16>, ConstMatrixOf<float16>,
+                                       Write, Matrix, MatrixOf<float16>);
+template void dispatch<float>(ConstMatrixOf<float>, const Routes&, MatrixOf<float>);
+template void dispatch<bfloat16>(ConstMatrixOf<bfloat16>, const Routes&, MatrixOf<bfloat16>);
+template void dispatch<float16>(ConstMatrixOf<float16>, const Routes&, MatrixOf<float16>);
+template void combine<float>(ConstMatrixOf<float>, const Routes&, ConstMatrixOf<float>,
+                             MatrixOf<float>);
+template void combine<bfloat16>(ConstMatrixOf<bfloat16>, const Routes&, ConstMatrixOf<bfloat16>,
+                                MatrixOf<bfloat16>);
+template void combine<float16>(ConstMatrixOf<float16>, const Routes&, ConstMatrixOf<float16>,
+                               MatrixOf<float16>);
+
+}  // namespace brume::kernels

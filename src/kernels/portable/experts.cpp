@@ -1,0 +1,253 @@
+#include "kernels/experts.hpp"
+
+#include <algorithm>
+#include <type_traits>
+
+#include "base/text.hpp"
+#include "kernels/matmul.hpp"
+#include "kernels/portable/launch.hpp"
+#include "kernels/routing.hpp"
+
+namespace brume::kernels {
+namespace {
+
+// Factors of two formats have no product of a library. A sum of terms that both factors share is
+// made for a few numbers of one factor at a time.
+constexpr int sums_at_once = 4;
+
+/// out(p, c) = sum_r a(r, p) b(r, c) for 0 <= r < terms, by write(p, c, sum).
+template <class A, class B, class Store>
+void sum_products(const char* name, std::int64_t rows, std::int64_t columns, std::int64_t terms,
+                  const A& a, const B& b, const Store& write) {
+  for_each(
+      name, ceil_div(rows, sums_at_once) * columns, KOKKOS_LAMBDA(std::int64_t i) {
+        const std::int64_t first = i / columns * sums_at_once, c = i % columns;
+        float sums[sums_at_once] = {};
+        for (std::int64_t r = 0; r < terms; ++r) {
+          const float factor = b(r, c);
+          for (int k = 0; k < sums_at_once; ++k)  // no branch, which would part the reads
+            sums[k] += a(r, first + k < rows ? first + k : rows - 1) * factor;
+        }
+        for (int k = 0; k < sums_at_once; ++k)
+          if (first + k < rows) write(first + k, c, sums[k]);
+      });
+}
+
+/// l[n,e] = sum_i x[n,i] w[e,i], a few of them by each unit.
+template <class Storage>
+void narrow_router_forward(const ConstMatrixOf<Storage>& x, const ConstMatrixOf<Storage>& w,
+                           const Matrix& logits) {
+  const int num_experts = logits.extent_int(1), width = x.extent_int(1);
+  const std::int64_t blocks = ceil_div(num_experts, sums_at_once);
+  const std::int64_t units = std::int64_t(logits.extent(0)) * blocks;
+  for_each_unit(
+      "router_forward", units, KOKKOS_LAMBDA(const Team& team) {
+        const std::int64_t unit = unit_of(team);
+        if (unit >= units) return;
+        const std::int64_t n = unit / blocks;
+        const int first = int(unit % blocks) * sums_at_once;
+        float sums[sums_at_once] = {};
+        for (int i = lane_of(team); i < width; i += unit_lanes) {
+          const float factor = x(n, i);
+          for (int k = 0; k < sums_at_once; ++k)
+            sums[k] += factor * w(first + k < num_experts ? first + k : num_experts - 1, i);
+        }
+        for (int k = 0; k < sums_at_once; ++k) {
+          const float sum = sum_of_lanes(team, sums[k]);
+          if (lane_of(team) == 0 && first + k < num_experts) logits(n, first + k) = sum;
+        }
+      });
+}
+
+template <class Storage>
+void narrow_router_backward_weight(const ConstMatrix& d_logits, const ConstMatrixOf<Storage>& x,
+                                   Write write, const Matrix& dw) {
+  const bool adds = write == Write::accumulate;
+  sum_products(
+      "router_backward_weight", dw.extent(0), dw.extent(1), x.extent(0),
+      KOKKOS_LAMBDA(std::int64_t n, std::int64_t e) { return d_logits(n, e); },
+      KOKKOS_LAMBDA(std::int64_t n, std::int64_t i)->float { return x(n, i); },
+      KOKKOS_LAMBDA(std::int64_t e, std::int64_t i, float sum) {
+        dw(e, i) = adds ? dw(e, i) + sum : sum;
+      });
+}
+
+template <class Storage>
+void narrow_router_backward_input(const ConstMatrix& d_logits, const ConstMatrixOf<Storage>& w,
+                                  const MatrixOf<Storage>& dx) {
+  sum_products(
+      "router_backward_input", dx.extent(0), dx.extent(1), w.extent(0),
+      KOKKOS_LAMBDA(std::int64_t e, std::int64_t n) { return d_logits(n, e); },
+      KOKKOS_LAMBDA(std::int64_t e, std::int64_t i)->float { return w(e, i); },
+      KOKKOS_LAMBDA(std::int64_t n, std::int64_t i, float sum) { dx(n, i) = sum; });
+}
+
+/// Copies are counted in parts of the tokens, as many parts as keep a device busy.
+struct Parts {
+  std::int64_t tokens, count;
+
+  KOKKOS_INLINE_FUNCTION std::int64_t begin(std::int64_t part) const {
+    return part * tokens / count;
+  }
+};
+
+/// @param sequences  each of which is cut into parts of its own
+Parts parts_of(std::int64_t tokens, std::int64_t sequences, int num_experts) {
+  constexpr std::int64_t tokens_of_part = 64, most_parts = 64;
+  const std::int64_t room = workspace_bytes / std::int64_t(sizeof(std::int32_t)) / num_experts - 1;
+  const std::int64_t parts =
+      std::min({tokens / tokens_of_part, room, most_parts}) / std::max<std::int64_t>(1, sequences);
+  return {tokens, std::max<std::int64_t>(1, parts) * std::max<std::int64_t>(1, sequences)};
+}
+
+/// counts[part][e]: the copies that a part's tokens have of expert e.
+void count_copies(const Routes& routes, const Parts& parts, std::int32_t* counts) {
+  for_each(
+      "choose_experts_counts", parts.count * routes.num_experts, KOKKOS_LAMBDA(std::int64_t i) {
+        const std::int64_t part = i / routes.num_experts, e = i % routes.num_experts;
+        const std::int64_t end = parts.begin(part + 1) * routes.chosen;
+        std::int32_t count = 0;
+        for (std::int64_t copy = parts.begin(part) * routes.chosen; copy < end; ++copy)
+          count += routes.experts[copy] == e;
+        counts[i] = count;
+      });
+}
+
+/// The rows of all copies, in the order of the experts, then of the tokens.
+void sort_copies(const Routes& routes, const Parts& parts) {
+  const int num_experts = routes.num_experts;
+  std::int32_t* const counts = workspace_of<std::int32_t>((parts.count + 1) * num_experts);
+  std::int32_t* const totals = counts + parts.count * num_experts;
+  count_copies(routes, parts, counts);
+  for_each(
+      "choose_experts_totals", num_experts, KOKKOS_LAMBDA(std::int64_t e) {
+        std::int32_t before = 0;  // copies of the expert in the parts before
+        for (std::int64_t i = e; i < parts.count * num_experts; i += num_experts) {
+          const std::int32_t count = counts[i];
+          counts[i] = before;
+          before += count;
+        }
+        totals[e] = before;
+      });
+  for_each(
+      "choose_experts_begins", num_experts + 1, KOKKOS_LAMBDA(std::int64_t e) {
+        std::int32_t begin = 0;
+        for (std::int64_t lower = 0; lower < e; ++lower) begin += totals[lower];
+        routes.begins[e] = begin;
+      });
+  for_each(
+      "choose_experts_rows", parts.count * num_experts, KOKKOS_LAMBDA(std::int64_t i) {
+        const std::int64_t part = i / num_experts, e = i % num_experts;
+        const std::int64_t end = parts.begin(part + 1) * routes.chosen;
+        std::int32_t row = routes.begins[e] + counts[i];
+        for (std::int64_t copy = parts.begin(part) * routes.chosen; copy < end; ++copy)
+          if (routes.experts[copy] == e) routes.rows[copy] = row++;
+      });
+}
+
+}  // namespace
+
+template <class Storage>
+void router_forward(ConstMatrixOf<Storage> x, ConstMatrixOf<Storage> w, Matrix logits) {
+  promise_product("router_forward", x, w, logits);
+  if constexpr (std::is_same_v<Storage, float>)
+    linear_forward(x, w, Write::replace, logits);
+  else
+    narrow_router_forward<Storage>(x, w, logits);
+}
+
+template <class Storage>
+void router_backward(ConstMatrix d_logits, ConstMatrixOf<Storage> x, ConstMatrixOf<Storage> w,
+                     Write write, Matrix dw, MatrixOf<Storage> dx) {
+  promise_router("router_backward", d_logits, x, w, dw, dx);
+  // dx may be x, so dw comes first.
+  if constexpr (std::is_same_v<Storage, float>) {
+    if (dw.data() != nullptr) linear_backward_weight(d_logits, x, write, dw);
+    linear_backward_input(d_logits, w, Write::replace, dx);
+  } else {
+    if (dw.data() != nullptr) narrow_router_backward_weight<Storage>(d_logits, x, write, dw);
+    narrow_router_backward_input<Storage>(d_logits, w, dx);
+  }
+}
+
+void choose_experts(ConstMatrix logits, bool normalizes, Vector gates, Routes routes) {
+  promise_routes("choose_experts", logits, gates, routes);
+  const std::int64_t tokens = logits.extent(0);
+  for_each(
+      "choose_experts", tokens, KOKKOS_LAMBDA(std::int64_t n) {
+        choose(&logits(n, 0), routes.num_experts, routes.chosen,
+               routes.experts + n * routes.chosen);
+      });
+  sort_copies(routes, parts_of(tokens, 1, routes.num_experts));
+  for_each(
+      "choose_experts_gates", tokens, KOKKOS_LAMBDA(std::int64_t n) {
+        write_gates(&logits(n, 0), normalizes, routes, n, gates.data());
+      });
+}
+
+void choose_experts_backward(ConstMatrix logits, bool normalizes, const Routes& routes,
+                             ConstVector d_gates, const RouterLoss& loss, Matrix d_logits) {
+  promise_routes_backward("choose_experts_backward", logits, d_gates, routes, loss, d_logits);
+  const std::int64_t tokens = logits.extent(0), num_experts = routes.num_experts;
+  std::int32_t* loads = nullptr;  // those of a sequence are where its first part's counts were
+  std::int64_t stride = 0;
+  if (loss.balance != 0.0f && loss.seq_len > 0) {
+    const std::int64_t sequences = tokens / loss.seq_len;
+    const Parts parts = parts_of(tokens, sequences, routes.num_experts);
+    stride = parts.count / std::max<std::int64_t>(1, sequences) * num_experts;
+    loads = workspace_of<std::int32_t>(parts.count * num_experts);
+    count_copies(routes, parts, loads);
+    for_each(
+        "choose_experts_loads", sequences * num_experts, KOKKOS_LAMBDA(std::int64_t i) {
+          std::int32_t* const own = loads + i / num_experts * stride + i % num_experts;
+          for (std::int64_t part = num_experts; part < stride; part += num_experts)
+            *own += own[part];
+        });
+  }
+  for_each(
+      "choose_experts_backward", tokens, KOKKOS_LAMBDA(std::int64_t n) {
+        write_logits_gradient(&logits(n, 0), normalizes, routes, n, d_gates.data(), loss,
+                              loads != nullptr ? loads + n / loss.seq_len * stride : nullptr,
+                              &d_logits(n, 0));
+      });
+}
+
+template <class Storage>
+void dispatch(ConstMatrixOf<Storage> x, const Routes& routes, MatrixOf<Storage> y) {
+  promise_copies("dispatch", x, y, routes);
+  for_each_row(
+      "dispatch", x.extent(0), KOKKOS_LAMBDA(const Team& team) {
+        const std::int64_t n = team.league_rank();
+        const std::int32_t* const rows = routes.rows + n * routes.chosen;
+        along(
+            team, x.extent_int(1), [&](int c) { return x(n, c); },
+            [&](int c, Storage value) {
+              for (int j = 0; j < routes.chosen; ++j) y(rows[j], c) = value;
+            });
+      });
+}
+
+template <class Storage>
+void combine(ConstMatrixOf<Storage> x, const Routes& routes, ConstMatrixOf<Storage> residual,
+             MatrixOf<Storage> y) {
+  promise_copies("combine", y, x, routes);
+  promise_residual("combine", y, residual);
+  for_each_row(
+      "combine", y.extent(0), KOKKOS_LAMBDA(const Team& team) {
+        const std::int64_t n = team.league_rank();
+        const std::int32_t* const rows = routes.rows + n * routes.chosen;
+        const Storage* const added = residual.data() != nullptr ? &residual(n, 0) : nullptr;
+        along(
+            team, y.extent_int(1),
+            [&](int c) {
+              float sum = 0.0f;
+              for (int j = 0; j < routes.chosen; ++j) sum += x(rows[j], c);
+              return optional(added, &x(rows[0], 0), c) + sum;
+            },
+            [&](int c, float value) { y(n, c) = value; });
+      });
+}
+
+}  // namespace brume::kernels
+
+#include "kernels/instances/experts.hpp"
