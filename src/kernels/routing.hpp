@@ -17,22 +17,18 @@ constexpr float order_of(float logit) { return logit == logit ? logit : -INFINIT
 /// @param logits   [E]
 /// @param experts  [k] rising
 constexpr void choose(const float* logits, int num_experts, int chosen, std::int32_t* experts) {
-  // Each round finds the expert that follows the last one.
-  float lowest = INFINITY;
-  int last = -1;
-  for (int round = 0; round < chosen; ++round) {
-    float best = -INFINITY;
-    int next = -1;
-    for (int e = 0; e < num_experts; ++e) {
-      const float value = order_of(logits[e]);
-      const bool follows = value < lowest || (value == lowest && e > last);
-      if (follows && (next < 0 || value > best)) best = value, next = e;
-    }
-    lowest = best, last = next;
-  }
+  // The chosen experts so far by falling logits, then by their numbers.
   for (int e = 0; e < num_experts; ++e) {
-    const float value = order_of(logits[e]);
-    if (value > lowest || (value == lowest && e <= last)) *experts++ = e;
+    int place = e < chosen ? e : chosen;
+    for (; place > 0 && order_of(logits[e]) > order_of(logits[experts[place - 1]]); --place)
+      if (place < chosen) experts[place] = experts[place - 1];
+    if (place < chosen) experts[place] = e;
+  }
+  for (int i = 1; i < chosen; ++i) {  // by their numbers alone
+    const std::int32_t expert = experts[i];
+    int place = i;
+    for (; place > 0 && experts[place - 1] > expert; --place) experts[place] = experts[place - 1];
+    experts[place] = expert;
   }
 }
 
