@@ -72,6 +72,21 @@ TEST(Matmul, GradientsAreTheSlopesOfTheTwin) {
   EXPECT_LT(reference::relative_error(dw.values(), slope_w), 1e-6);
 }
 
+// Numbers of rows as experts have them: more than a thread keeps primitives for.
+TEST(Matmul, EqualsItsTwinForAnyNumberOfRows) {
+  constexpr int most = 1100, I = 3, O = 2;
+  Array x = random_array(most, I, 1), w = random_array(O, I, 2);
+  const auto all = reference::linear_forward(x.doubles(), w.doubles(), most, I, O);
+  for (int rows = 1; rows <= most; ++rows) {
+    Array y(rows, O);
+    linear_forward(Matrix(x.matrix().data(), std::size_t(rows), I), w.matrix(), Write::replace,
+                   y.matrix());
+    ASSERT_LT(reference::relative_error(y.values(), {all.begin(), all.begin() + rows * O}),
+              tolerance)
+        << rows;
+  }
+}
+
 /// With and without a bias and a residual, which may be the result itself.
 TEST(Matmul, AffineLayersEqualTheirTwin) {
   for (const auto& [N, I, O, gap] : shapes) {

@@ -73,7 +73,10 @@ bool is_aligned(const Product& p) {
   return p.z.data == nullptr || (alignment(p.z.data) >= 16 && p.z.stride % 8 == 0);
 }
 
-/// The layouts and the algorithm of a shape, made once.
+/// Shapes that are kept. Experts bring other numbers of rows with each step.
+constexpr std::size_t most_prepared = 4096;
+
+/// The layouts and the algorithm of a shape.
 struct Prepared {
   Operation operation;
   Layout a, b, c, d;
@@ -175,6 +178,7 @@ struct CublasLinear::Impl {
   /// Null where there is no algorithm.
   Prepared* find(const Product& product) {
     if (!is_aligned(product)) return nullptr;
+    if (prepared.size() > most_prepared) prepared.clear();
     const auto [entry, fresh] = prepared.try_emplace(key(product));
     Prepared& p = entry->second;
     if (fresh) prepare(product, p);

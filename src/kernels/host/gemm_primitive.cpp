@@ -18,6 +18,10 @@ namespace {
 
 using Data = dnnl::memory::data_type;
 
+/// Primitives that a thread keeps, as many as oneDNN itself. Experts bring other numbers of rows
+/// with each step, so that without a limit they would fill the memory.
+constexpr std::size_t most_products = 1024;
+
 /// A product of given sizes, strides and formats for a given number of threads.
 struct Product {
   dnnl::memory::desc a, b, c, row;
@@ -111,6 +115,7 @@ void gemm_by_primitive(std::int64_t m, std::int64_t n, std::int64_t k, const Fac
                                          std::int64_t(write),
                                          row != nullptr,
                                          omp_get_max_threads()};
+  if (products.size() > most_products) products.clear();
   translated(m, n, k, [&] {
     auto found = products.find(key);
     if (found == products.end())
