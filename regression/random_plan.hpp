@@ -38,6 +38,22 @@ inline model::Config random_family_model(std::mt19937& random) {
   return model;
 }
 
+/// A small model with experts in place of MLPs.
+inline model::Config random_experts_model(std::mt19937& random) {
+  model::Config model = random_model(random);
+  model.family = &model::family("llama");
+  model.num_kv_heads = pick(random, {1, 2, model.num_heads});
+  model.qkv_bias = model.linear_bias = false;
+  model.qk_norm = pick(random, {0, 1}) == 1;
+  model.num_experts = pick(random, {1, 2, 5, 8, 16});
+  model.experts_per_token = std::min(model.num_experts, pick(random, {1, 2, 3, 8}));
+  model.expert_ffn_size = 4 * pick(random, {3, 5, 8});
+  model.normalize_topk = pick(random, {0, 1}) == 1;
+  model.balance_loss = pick(random, {0, 1}) * 0.1;
+  model.z_loss = pick(random, {0, 1}) * 0.01;
+  return model;
+}
+
 /// A small model of each family that has something of its own.
 inline std::vector<model::Config> special_models() {
   const model::Config common{.num_layers = 4,
@@ -54,6 +70,19 @@ inline std::vector<model::Config> special_models() {
   qwen3.num_kv_heads = 2;
   qwen3.head_size = 10;
   qwen3.qk_norm = true;
+  model::Config qwen3_moe = qwen3;
+  qwen3_moe.num_experts = 5;
+  qwen3_moe.experts_per_token = 3;
+  qwen3_moe.expert_ffn_size = 28;
+  qwen3_moe.normalize_topk = false;
+  qwen3_moe.tied_head = true;
+  model::Config mixtral = common;
+  mixtral.family = &model::family("llama");
+  mixtral.num_experts = 4;
+  mixtral.experts_per_token = 2;
+  mixtral.expert_ffn_size = 20;
+  mixtral.balance_loss = 0.1;
+  mixtral.z_loss = 0.01;
   model::Config neox = common;
   neox.family = &model::family("neox");
   neox.head_size = 10;
@@ -88,17 +117,13 @@ inline std::vector<model::Config> special_models() {
   gemma3.tied_head = true;
   // Smaller weights leave outputs so small that norms of them enlarge what was rounded.
   gemma2.init_std = gemma3.init_std = 0.15;
-  return {qwen3, neox, sequential, windowed, mistral, gemma2, gemma3};
+  return {qwen3, neox, sequential, windowed, mistral, qwen3_moe, mixtral, gemma2, gemma3};
 }
 
 /// Freezes those parameters of a model whose names contain `part`.
 inline void freeze(model::Config& model, const std::string& part) {
-  for (const model::Block& block : model::blocks(model))
-    for (const model::Parameter& parameter : block.parameters)
-      if (!parameter.frozen && parameter.name.find(part) != std::string::npos)
-        model.frozen_parameters.push_back(parameter.name);
-  std::ranges::sort(model.frozen_parameters);
-  while (!model::blocks(model)[std::size_t(model.frozen_blocks)].trains()) ++model.frozen_blocks;
+  model::freeze(
+      model, [&](const model::Parameter& one) { return one.name.find(part) != std::string::npos; });
 }
 
 /// Of every fourth model the first blocks are frozen (the embedding, more of them, all but the

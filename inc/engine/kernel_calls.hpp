@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/attention.hpp"
+#include "kernels/experts.hpp"
 #include "kernels/matmul.hpp"
 #include "model/layer.hpp"
 
@@ -23,6 +24,9 @@ struct KernelCall {
   ConstVector gain = {}, bias = {};
   ConstMatrix residual = {};  ///< added to `written`
   kernels::Vector mean = {}, rstd = {}, lse = {};
+  kernels::Matrix logits = {};  ///< of a router
+  kernels::Vector gates = {};
+  kernels::Routes routes = {};
   // Backward:
   Matrix d_read = {}, d_written = {};                     ///< gradients
   ConstMatrix d_residual = {};                            ///< added to `d_read`
@@ -31,6 +35,8 @@ struct KernelCall {
       kernels::Write::replace;  ///< the way to write gradients of parameters and the loss
   kernels::Matrix d_weight = {}, d_positions = {};
   kernels::Vector d_gain = {}, d_bias = {};
+  kernels::Matrix d_logits = {};
+  kernels::Vector d_gates = {};
   // Attributes:
   float eps = 0.0f, gain_base = 0.0f;
   float scale = 1.0f;  ///< factor of an embedding, or of the loss
@@ -40,6 +46,8 @@ struct KernelCall {
   int head_dim = 0;
   kernels::Documents documents = {};
   kernels::VocabularyPart vocabulary = {};
+  bool normalizes_gates = true;
+  kernels::RouterLoss router_loss = {};
   double *loss = nullptr, *misses = nullptr;
 
   void forward() const;

@@ -16,7 +16,8 @@ enum class MlpKind { gelu_tanh, gelu_erf, swiglu, geglu };
 enum class ParallelBlock { never, always, by_choice };
 
 /// Names of tensors in Hugging Face's files. Maps go from Brume's module, without ".weight",
-/// ".gain" and ".bias", to the tensors that hold equal parts of its rows.
+/// ".gain" and ".bias", to the tensors that hold equal parts of its rows. A * stands for the number
+/// of an expert: the tensors of expert 0 come first.
 struct TensorNames {
   using Map = std::map<std::string, std::vector<std::string>>;
   std::string prefix;  ///< begins all names but the head's
@@ -41,6 +42,10 @@ struct ConfigKeys {
   std::string rotary_share = {};  ///< share of a head that positions turn; empty: all of it
   std::string bias = {};          ///< biases of all linear layers; empty: see Architecture
   std::string parallel_residual = {};
+  std::string num_experts = {};
+  std::string experts_per_token = "num_experts_per_tok";
+  std::string expert_ffn_size = {};  ///< empty: ffn_size
+  std::string normalize_topk = {};   ///< empty: true
   std::string query_scalar = {};
   std::string attention_cap = {};
   std::string logits_cap = {};
@@ -73,6 +78,7 @@ struct Limit {
     heads_fill_hidden,    ///< head_dim = hidden_size / num_heads
     heads_divide_hidden,  ///< num_heads divides hidden_size
     no_layer_kinds,       ///< all layers are of one kind
+    normalized_topk,      ///< a token's gates sum to 1
     one_rope_theta,       ///< layers of all kinds have one base of rotary angles
     no_attention_cap,
     whole_query_scalar
@@ -90,10 +96,13 @@ struct Architecture {
   ConfigKeys keys = {};
   KeyHeads key_heads = KeyHeads::optional;
   // Properties that tell the family's architectures apart. Exports use the last architecture all of
-  // whose properties a model has, otherwise the first one.
+  // whose properties a model has, otherwise the first one; a model has experts where its
+  // architecture has them.
   bool qkv_bias = false;
   bool qk_norm = false;
   bool window = false;
+  bool experts = false;              ///< in place of each layer's MLP
+  TensorNames::Map tensors = {};     ///< of layers, beside those of the family
   int full_every = 1 << 30;          ///< every so many layers one has no window, unless a file
                                      ///< lists the kinds of layers
   std::vector<FixedKey> fixed = {};  ///< checked in files that are read
@@ -116,6 +125,7 @@ struct Family {
   // Choices that a deck may make:
   bool qk_norms = false;
   bool windows = false;
+  bool experts = false;
   bool caps = false;  ///< soft caps of attention scores and logits
   TensorNames tensors;
   std::vector<Architecture> architectures;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,9 @@ enum class Module {
   mlp_gate,
   mlp_up,
   mlp_out,
+  router,
+  experts_in,  ///< all experts' first products, one after another
+  experts_out,
   head_norm,
   head
 };
@@ -65,6 +69,7 @@ std::string target_name(Module target);
 enum class OperatorKind {
   matmul,
   matmul_fp8,
+  experts,  ///< a product of each expert's rows with its own matrix
   attention,
   layer_norm,
   rms_norm,
@@ -76,6 +81,10 @@ enum class OperatorKind {
   pointwise,
   embedding,
   cross_entropy,
+  router,  ///< a product with sums in fp32
+  choose_experts,
+  dispatch,        ///< a row for each expert of a token
+  combine,         ///< the sum of such rows
   reduce_scatter,  ///< exchange: the sum over ranks, cut by rows
   all_to_all,      ///< exchange: rows, cut into as many parts as ranks, part i for rank i
   update           ///< update of weights by the model's optimizer
@@ -103,6 +112,7 @@ struct KernelRule {
 inline constexpr KernelRule kernel_rules[] = {
     {OperatorKind::matmul, "matmul", false, 0.5, 0, 0, {Need::read}},
     {OperatorKind::matmul_fp8, "matmul_fp8", false, 0.5, 0, 0, {Need::read}},
+    {OperatorKind::experts, "experts", false, 0.5, 0, 0, {Need::read}},
     {OperatorKind::attention,
      "attention",
      false,
@@ -126,6 +136,16 @@ inline constexpr KernelRule kernel_rules[] = {
      3,
      0,
      {Need::written, Need::statistics}},
+    {OperatorKind::router, "router", false, 0.0, 0, 0, {Need::read}},
+    {OperatorKind::choose_experts,
+     "choose_experts",
+     false,
+     0.0,
+     2,
+     3,
+     {Need::read, Need::statistics}},
+    {OperatorKind::dispatch, "dispatch", true, 0.0, 2, 2, {}},
+    {OperatorKind::combine, "combine", false, 0.0, 2, 2, {}},
     {OperatorKind::reduce_scatter, "reduce_scatter", false, 0.0, 0, 0, {}},
     {OperatorKind::all_to_all, "all_to_all", false, 0.0, 0, 0, {}},
     {OperatorKind::update, "update", false, 0.0, 0, 0, {}},
@@ -149,7 +169,8 @@ inline bool is_norm(OperatorKind kind) {
   return kind == OperatorKind::layer_norm || kind == OperatorKind::rms_norm;
 }
 inline bool is_product(OperatorKind kind) {
-  return kind == OperatorKind::matmul || kind == OperatorKind::matmul_fp8;
+  return kind == OperatorKind::matmul || kind == OperatorKind::matmul_fp8 ||
+         kind == OperatorKind::experts;
 }
 
 /// An exchange has no kernel: ranks of a group exchange a tensor.
@@ -173,6 +194,7 @@ struct Tensor {
   Expr rows, columns;  ///< sizes on one rank, in "b" and "tp"
   int element_bytes;
   AxisSet cut = {};  ///< ranks along these axes hold different rows of it
+  int copies = 1;    ///< rows for each token
   // Derived:
   bool summed = false;  ///< the ranks of tp hold terms of it
   Gradient gradient = Gradient::scratch;
@@ -184,15 +206,19 @@ struct Tensor {
 };
 
 /// A kernel call of a segment. Dims, FLOPs and bytes are expressions in "b" (microbatch) and "tp".
-/// Dims by kind: matmul and matmul_fp8, whose factors are rounded to 8 bits, {M, N, K}; attention
-/// {batch, T, heads, head_dim}; norms, gelu, gelu_erf, swiglu and geglu {N, C}; rope {N, heads,
-/// head_dim}; pointwise {elements}; embedding {N, C, V}; cross_entropy {N, V}; update {elements}.
+/// Dims by kind: matmul, matmul_fp8, whose factors are rounded to 8 bits, and router {M, N, K};
+/// experts {M, N, K, E}, M of all E together; attention {batch, T, heads, head_dim}; norms, gelu,
+/// gelu_erf, swiglu, geglu, dispatch and combine {N, C}; rope {N, heads, head_dim}; pointwise
+/// {elements}; embedding {N, C, V}; cross_entropy {N, V}; choose_experts {N, E, k}; update
+/// {elements}.
 struct Operator {
   std::string name;
   OperatorKind kind;
   TensorId read, written;  ///< the same one: in place
   std::vector<TensorId> statistics = {};
-  std::vector<Module> modules = {};  ///< side by side, each with columns of its own
+  std::optional<TensorId> gates = {};   ///< read too: a factor of each row
+  std::optional<TensorId> routes = {};  ///< read too: experts and rows of the tokens' copies
+  std::vector<Module> modules = {};     ///< side by side, each with columns of its own
   /// A product's factor. lora_b: the product is added to `written`.
   Part part = Part::weight;
   std::vector<Expr> dims = {};
@@ -220,7 +246,7 @@ struct BackwardCall {
 // --- segments -----------------------------------------------------------------------------------
 
 /// Parts of a model that compute alone, see model.hpp.
-enum class SegmentKind { embedding, attention, window, mlp, parallel, head };
+enum class SegmentKind { embedding, attention, window, mlp, experts, parallel, head };
 const char* name(SegmentKind kind);
 
 /// A tensor that a segment's forward keeps for its backward, beside its input.

@@ -52,13 +52,19 @@ struct Adapter {
 struct Config {
   const Family* family = &families::family("gpt");  ///< never null
   int num_layers = 0;
-  int hidden_size = 0;   ///< C
-  int num_heads = 0;     ///< H
-  int num_kv_heads = 0;  ///< K, shared by groups of H / K query heads; 0: H
-  int head_size = 0;     ///< D; 0: C / H
-  int ffn_size = 0;      ///< F
-  int seq_len = 0;       ///< T [tokens]
-  int vocab_size = 0;    ///< V
+  int hidden_size = 0;         ///< C
+  int num_heads = 0;           ///< H
+  int num_kv_heads = 0;        ///< K, shared by groups of H / K query heads; 0: H
+  int head_size = 0;           ///< D; 0: C / H
+  int ffn_size = 0;            ///< F
+  int num_experts = 0;         ///< E, in place of each layer's MLP; 0: none
+  int experts_per_token = 0;   ///< k
+  int expert_ffn_size = 0;     ///< I
+  bool normalize_topk = true;  ///< gates are the softmax of the chosen logits; else that of all
+  double balance_loss = 0.0;   ///< factors of losses that keep the experts' loads even
+  double z_loss = 0.0;
+  int seq_len = 0;     ///< T [tokens]
+  int vocab_size = 0;  ///< V
   bool tied_head = true;
   bool qkv_bias = true;
   bool linear_bias = true;  ///< bias of the other linear layers
@@ -122,8 +128,10 @@ struct Config {
   float score_scale() const;  ///< 1 / sqrt(query_scalar)
   MlpKind mlp() const { return family->mlp; }
   bool gated() const { return mlp() == MlpKind::swiglu || mlp() == MlpKind::geglu; }
+  /// Inner width of a layer's MLP, or of each of its experts.
+  int inner_size() const { return num_experts > 0 ? expert_ffn_size : ffn_size; }
   /// Width of what the MLP's first product makes: where it is gated, gate and value side by side.
-  int mlp_in_size() const { return gated() ? 2 * ffn_size : ffn_size; }
+  int mlp_in_size() const { return gated() ? 2 * inner_size() : inner_size(); }
   /// Whether a segment's kernels ask where documents begin.
   bool reads_documents(SegmentKind kind) const;
 };
@@ -272,7 +280,8 @@ Expr token_table_elements(const Config& config);
 // of shards comes before the next segment. Its backward maps d output to d input alike. The
 // embedding makes the first stream so, the head the first d output; of the vocabulary each tp rank
 // has its rows, and the head's logits meet in a few numbers a token. A layer is two segments,
-// attention or window and mlp, or the one segment `parallel`, whose branches read the same input.
+// attention or window and mlp or experts, or the one segment `parallel`, whose branches read the
+// same input.
 
 /// Recomputation of a layer in its backward.
 enum class Recompute {
@@ -322,6 +331,8 @@ Expr stream_bytes(const Config& config);
 Expr stream_shard_bytes(const Config& config);
 
 std::int64_t num_parameters(const Config& config);
+/// Parameters that a token meets: of the experts only those that it chooses.
+std::int64_t num_active_parameters(const Config& config);
 /// How many parameters are frozen, and what that saves; empty where all are trained.
 std::string frozen_text(const Config& config);
 /// Model FLOPs of one sequence: three times those of the forward's matrix products and of the half

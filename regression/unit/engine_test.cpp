@@ -111,6 +111,17 @@ TEST_P(Contract, RandomPlanOfAnAdapterTrainsLikeOneRank) {
   expect_contract(model, test::plan_number(i, random, model), test::head_tokens(i));
 }
 
+TEST_P(Contract, RandomPlanOfExpertsTrainsLikeOneRank) {
+  const int i = GetParam();
+  std::mt19937 random(unsigned(i) * 49979687 + 23);
+  model::Config model = test::random_experts_model(random);
+  model.isolated = i % 3 == 0;
+  model.exchanges_normed = i % 5 == 0;
+  if (i % 4 == 1) model.init_std = 0.1;
+  test::freeze_some(i, model);
+  expect_contract(model, test::plan_number(i, random, model), test::head_tokens(i));
+}
+
 INSTANTIATE_TEST_SUITE_P(Engine, Contract, ::testing::ValuesIn(test::plan_numbers()));
 
 class InterleavedContract : public ::testing::TestWithParam<int> {};
@@ -236,6 +247,7 @@ TEST(Engine, IsolatedDocumentsTrainLikeSequencesOfTheirOwn) {
   models.push_back(test::random_model(random));
   for (model::Config model : models) {
     model.seq_len = PackedAndAlone::seq_len;
+    model.balance_loss = model.z_loss = 0.0;  // whole sequences have a part in these
     const PackedAndAlone files(model.vocab_size);
     const Settings settings = test::contract_settings(20);
     const auto trained = [&](const char* name, int sequences, bool isolated) {

@@ -89,6 +89,37 @@ const Schema<ModelKeys>& model_schema() {
               .min = 0,
               .max = 1 << 22,
               .aliases = {"intermediate_size"}})
+        .key("num_experts", &ModelKeys::num_experts,
+             {.help = fmt::format("experts in place of each layer's MLP; 0: none; {} only; Hugging "
+                                  "Face: num_local_experts, num_experts",
+                                  families::names(&Family::experts)),
+              .min = 0,
+              .max = 1 << 16,
+              .aliases = {"num_local_experts"}})
+        .key("experts_per_token", &ModelKeys::experts_per_token,
+             {.help = "experts that each token goes through; Hugging Face: num_experts_per_tok",
+              .min = 1,
+              .max = 1 << 16,
+              .aliases = {"num_experts_per_tok"}})
+        .key("expert_ffn_size", &ModelKeys::expert_ffn_size,
+             {.help = "inner width of an expert; 0: ffn_size; Hugging Face: moe_intermediate_size",
+              .min = 0,
+              .max = 1 << 22,
+              .aliases = {"moe_intermediate_size"}})
+        .key("normalize_topk", &ModelKeys::normalize_topk,
+             {.help = "softmax over a token's chosen experts; false: over all; Hugging Face: "
+                      "norm_topk_prob",
+              .aliases = {"norm_topk_prob"}})
+        .key("balance_loss", &ModelKeys::balance_loss,
+             {.help = "factor of a loss that evens out the experts' loads, per layer and sequence; "
+                      "Megatron-LM: --moe-aux-loss-coeff with seq_aux_loss",
+              .min = 0,
+              .max = 1e3})
+        .key("z_loss", &ModelKeys::z_loss,
+             {.help = "factor of the mean squared logsumexp of a router's logits, per layer; "
+                      "Megatron-LM: --moe-z-loss-coeff",
+              .min = 0,
+              .max = 1e3})
         .key("seq_len", &ModelKeys::seq_len,
              {.unit = "tokens",
               .help = "length of a sequence; Megatron-LM: --seq-length",

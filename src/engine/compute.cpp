@@ -39,7 +39,7 @@ void ComputeOf<Storage>::run(const schedule::Program& program, const schedule::T
     case Operation::recompute: return segments_.forward(o, step);
     case Operation::backward:
     case Operation::backward_input:
-    case Operation::backward_weights: return segments_.backward(o);
+    case Operation::backward_weights: return segments_.backward(o, step);
     case Operation::loss: return segments_.loss(o, step);
     case Operation::clear:
       return kernels::fill(0.0f, part(o.data(Role::grads), o.elements(Role::grads)));

@@ -284,6 +284,7 @@ StepMetrics Engine::step(const data::Sampler& data) {
   StepScalars scalars = e.scalars(e.done - 1);
   const double scale = e.loss_scale();
   scalars.loss_scale = Impl::mean_of(batch.learned) * float(scale);
+  scalars.sequence_scale = scale / e.plan.global_batch;
   const auto parts = e.update_pending ? Parts::both : Parts::train;
   const GuardCheck* guards = e.guards ? &*e.guards : nullptr;
   e.executor.run(e.train, parts, scalars, guards, e.times);

@@ -20,6 +20,8 @@ void KernelCall<Storage>::forward() const {
     case OperatorKind::matmul:
     case OperatorKind::matmul_fp8:
       return kernels::affine_forward<Storage>(read, weight, bias, residual, written, factors());
+    case OperatorKind::experts:
+      return kernels::experts_forward<Storage>(read, weight, routes, written);
     case OperatorKind::attention:
       return kernels::attention_forward<Storage>(attention, read, written, lse);
     case OperatorKind::layer_norm:
@@ -31,7 +33,7 @@ void KernelCall<Storage>::forward() const {
       return kernels::rope_forward<Storage>(angles, head_dim, written, documents);
     case OperatorKind::gelu: return kernels::gelu_forward<Storage>(read, {}, written);
     case OperatorKind::gelu_erf: return kernels::gelu_erf_forward<Storage>(read, {}, written);
-    case OperatorKind::swiglu: return kernels::swiglu_forward<Storage>(read, written);
+    case OperatorKind::swiglu: return kernels::swiglu_forward<Storage>(read, written, gates);
     case OperatorKind::geglu: return kernels::geglu_forward<Storage>(read, written);
     case OperatorKind::embedding:
       return kernels::embedding_forward<Storage>(tokens, weight, positions, written, vocabulary,
@@ -39,6 +41,11 @@ void KernelCall<Storage>::forward() const {
     case OperatorKind::cross_entropy:
       return kernels::cross_entropy<Storage>(written, tokens, scale, true, write, loss, cap,
                                              misses);
+    case OperatorKind::router: return kernels::router_forward<Storage>(read, weight, logits);
+    case OperatorKind::choose_experts:
+      return kernels::choose_experts(logits, normalizes_gates, gates, routes);
+    case OperatorKind::dispatch: return kernels::dispatch<Storage>(read, routes, written);
+    case OperatorKind::combine: return kernels::combine<Storage>(read, routes, residual, written);
     case OperatorKind::pointwise:
     case OperatorKind::reduce_scatter:
     case OperatorKind::all_to_all:
@@ -63,6 +70,8 @@ void KernelCall<Storage>::backward_input() const {
     case OperatorKind::matmul_fp8:
       return kernels::linear_backward_input<Storage>(d_written, weight, write_d_read, d_read,
                                                      factors());
+    case OperatorKind::experts:
+      return kernels::experts_backward_input<Storage>(d_written, weight, routes, d_read);
     case OperatorKind::attention:
       return kernels::attention_backward<Storage>(attention, read, written, lse, d_written, d_read);
     case OperatorKind::layer_norm:
@@ -76,11 +85,22 @@ void KernelCall<Storage>::backward_input() const {
     case OperatorKind::gelu: return kernels::gelu_backward<Storage>(read, {}, d_written, d_read);
     case OperatorKind::gelu_erf:
       return kernels::gelu_erf_backward<Storage>(read, {}, d_written, d_read);
-    case OperatorKind::swiglu: return kernels::swiglu_backward<Storage>(read, d_written, d_read);
+    case OperatorKind::swiglu:
+      return kernels::swiglu_backward<Storage>(read, d_written, d_read, gates, d_gates);
     case OperatorKind::geglu: return kernels::geglu_backward<Storage>(read, d_written, d_read);
     case OperatorKind::embedding:
       return kernels::embedding_backward<Storage>(tokens, d_written, d_weight, d_positions,
                                                   vocabulary, scale, documents);
+    case OperatorKind::router:
+      return kernels::router_backward<Storage>(d_logits, read, weight, write, d_weight, d_read);
+    case OperatorKind::choose_experts:
+      return kernels::choose_experts_backward(logits, normalizes_gates, routes, d_gates,
+                                              router_loss, d_logits);
+    case OperatorKind::dispatch:
+      return kernels::combine<Storage>(
+          d_written, routes, write_d_read == kernels::Write::accumulate ? d_read : Matrix(),
+          d_read);
+    case OperatorKind::combine: return kernels::dispatch<Storage>(d_written, routes, d_read);
     case OperatorKind::cross_entropy:
     case OperatorKind::pointwise:
     case OperatorKind::reduce_scatter:
@@ -92,6 +112,9 @@ void KernelCall<Storage>::backward_input() const {
 
 template <class Storage>
 void KernelCall<Storage>::backward_weights() const {
+  if (kind == OperatorKind::experts && d_weight.data() == nullptr) return;
+  if (kind == OperatorKind::experts)
+    return kernels::experts_backward_weight<Storage>(d_written, read, routes, write, d_weight);
   kernels::affine_backward_parameters<Storage>(d_written, read, write, d_weight, d_bias, factors());
 }
 

@@ -12,9 +12,10 @@ namespace brume::engine {
 
 /// Scalars that change from step to step.
 struct StepScalars {
-  float loss_scale = 1.0f;   ///< S / target tokens of the global batch
-  kernels::Update update{};  ///< the one that is applied in this step, without UpdateRules
-  std::int64_t updates = 0;  ///< with that one
+  float loss_scale = 1.0f;      ///< S / target tokens of the global batch
+  double sequence_scale = 1.0;  ///< S / sequences of the global batch
+  kernels::Update update{};     ///< the one that is applied in this step, without UpdateRules
+  std::int64_t updates = 0;     ///< with that one
   std::map<std::string, std::int64_t> missed{};  ///< as in Progress
   double squares = 0.0;  ///< of the gradient that it applies, all of it, S^2 times too large
 };

@@ -1,6 +1,7 @@
 #include "segment_tasks.hpp"
 
 #include <algorithm>
+#include <optional>
 
 #include "base/error.hpp"
 #include "device/device.hpp"
@@ -53,7 +54,13 @@ SegmentTasks<Storage>::SegmentTasks(const plan::Plan& plan, const model::Config&
       embedding_scale_(model.embedding_scale()),
       lora_scale_(float(model.adapter.scale)),
       logits_cap_(float(model.logits_cap)),
+      num_experts_(model.num_experts),
+      experts_per_token_(model.experts_per_token),
+      normalizes_gates_(model.normalize_topk),
+      balance_loss_(model.balance_loss),
+      z_loss_(model.z_loss),
       rotary_dim_(model.rotary_dim()),
+      seq_len_(model.seq_len),
       blocks_(blocks) {
   const plan::Stage& stage = plan.stages[place.stage];
   tp_ = stage.tp;
@@ -95,7 +102,7 @@ void SegmentTasks<Storage>::describe_attention(const plan::Stage& stage,
   columns_[std::size_t(Module::k)] = {q, k};
   columns_[std::size_t(Module::v)] = {q + k, k};
   columns_[std::size_t(Module::kv)] = {q, 2 * k};
-  const int ffn = model.ffn_size / stage.tp;
+  const int ffn = model.inner_size() / stage.tp;
   columns_[std::size_t(Module::mlp_gate)] = {0, ffn};
   columns_[std::size_t(Module::mlp_up)] = {ffn, ffn};
 }
@@ -113,6 +120,7 @@ void SegmentTasks<Storage>::describe(List& list, const model::Config& model, Seg
   for (const model::Tensor& tensor : list.segment.tensors)
     list.tensors.push_back({.columns = int(value(tensor.columns)),
                             .share = tensor.cut.empty() ? 1 : tp_,
+                            .copies = tensor.copies,
                             .forward_offset = value(tensor.forward_offset),
                             .backward_offset = value(tensor.backward_offset)});
   for (std::size_t i = 0; i < list.segment.saved.size(); ++i)
@@ -190,7 +198,7 @@ auto SegmentTasks<Storage>::tensor(const Pass& p, TensorId id) const -> Matrix {
     return this->tensor(p, sum->written);
   }
   const Tensor& tensor = p.list.tensor(id);
-  const int num_rows = p.rows / tensor.share;
+  const int num_rows = p.rows * tensor.copies / tensor.share;
   if (keeps(p, id))
     return rows(p.o.template data<Storage>(Role::saved, tensor.saved), num_rows, tensor.columns);
   if (p.gelu_in_product && id == p.list.op(p.list.product_before).read)
@@ -219,7 +227,7 @@ template <class Storage>
 auto SegmentTasks<Storage>::gradient_at(const Pass& p, TensorId id) const -> Matrix {
   if (id == TensorId::output) return stream(p.o, Role::gradient);
   const Tensor& tensor = p.list.tensor(id);
-  const int num_rows = p.rows / tensor.share;
+  const int num_rows = p.rows * tensor.copies / tensor.share;
   switch (p.list.segment.tensor(id).gradient) {
     case model::Tensor::Gradient::in_place: return this->tensor(p, id);
     case model::Tensor::Gradient::products:
@@ -234,6 +242,24 @@ kernels::Vector SegmentTasks<Storage>::statistic(const Pass& p, TensorId id) con
   const int saved = p.list.tensors[std::size_t(id)].saved;
   if (p.o.task.find(Role::saved, saved) == nullptr) return {};
   return part(p.o.data(Role::saved, saved), p.o.elements(Role::saved, saved));
+}
+
+/// The gradient of a tensor of fp32, in the scratch.
+template <class Storage>
+float* SegmentTasks<Storage>::wide_gradient(const Pass& p, TensorId id) const {
+  if (p.scratch == nullptr) return nullptr;
+  return reinterpret_cast<float*>(p.scratch + p.list.tensor(id).backward_offset);
+}
+
+template <class Storage>
+kernels::Routes SegmentTasks<Storage>::routes(const Pass& p, TensorId id) const {
+  auto* const experts = reinterpret_cast<std::int32_t*>(statistic(p, id).data());
+  const std::int64_t copies = std::int64_t{p.rows} * experts_per_token_;
+  return {.experts = experts,
+          .rows = experts + copies,
+          .begins = experts + 2 * copies,
+          .num_experts = num_experts_,
+          .chosen = experts_per_token_};
 }
 
 /// A head multiplies with its own table or with the tied one.
@@ -292,6 +318,7 @@ auto SegmentTasks<Storage>::call(const Pass& p, const Operator& op) const -> Cal
     c.mean = part(statistic(p, op.statistics.front()).data(), c.read.extent_int(0));
     c.rstd = statistic(p, op.statistics.back());
   }
+  route(p, op, c);
   if (op.kind == OperatorKind::rope) {  // queries and keys
     const Columns turned{0, (attention_.heads + attention_.keys()) * attention_.head_dim};
     cut(c.written, turned);
@@ -299,6 +326,44 @@ auto SegmentTasks<Storage>::call(const Pass& p, const Operator& op) const -> Cal
                                     std::size_t(attention_.seq_len), std::size_t(rotary_dim_));
   }
   return c;
+}
+
+/// Adds what operators of experts alone have.
+template <class Storage>
+void SegmentTasks<Storage>::route(const Pass& p, const Operator& op, Call& c) const {
+  const auto logits = [&](TensorId id) {
+    return rows(statistic(p, id).data(), p.rows, num_experts_);
+  };
+  const auto d_logits = [&](TensorId id) {
+    return rows(wide_gradient(p, id), p.rows, num_experts_);
+  };
+  std::optional<TensorId> gates = op.gates;
+  if (op.routes) c.routes = routes(p, *op.routes);
+  if (op.kind == OperatorKind::router) {
+    c.logits = logits(op.written);
+    if (p.backward) c.d_logits = d_logits(op.written);
+  }
+  if (op.kind == OperatorKind::choose_experts) {
+    c.routes = routes(p, op.statistics.front());
+    c.logits = logits(op.read);
+    c.normalizes_gates = normalizes_gates_;
+    if (p.backward) c.d_logits = d_logits(op.read);
+    gates = op.written;
+  }
+  if (!gates) return;
+  c.gates = statistic(p, *gates);
+  if (p.backward) c.d_gates = part(wide_gradient(p, *gates), std::int64_t(c.gates.size()));
+}
+
+/// One tensor-parallel rank adds these losses; the others have parts of the same gradients.
+template <class Storage>
+kernels::RouterLoss SegmentTasks<Storage>::router_loss(const StepScalars& step) const {
+  if (tp_rank_ != 0 || num_experts_ == 0) return {};
+  const double of_token = step.sequence_scale / seq_len_;
+  const double share = double(num_experts_) / (double(seq_len_) * experts_per_token_);
+  return {.balance = float(balance_loss_ * share * of_token),
+          .z = float(z_loss_ * of_token),
+          .seq_len = seq_len_};
 }
 
 /// Calls `each` with the parameters of every module, and with its columns of shared tensors.
@@ -317,13 +382,21 @@ void SegmentTasks<Storage>::for_modules(const Pass& p, const Operator& op, const
     c.d_positions = p.block.matrix_grads(grads, position);
     return each(c);
   }
-  if (op.modules.empty()) return each(whole);
   const auto reads_too = [&](const Operator& other) {
     return other.read == op.read && !other.in_place() && !model::is_epilogue(other.kind);
   };
-  Write write_d_read = &*std::ranges::find_if(p.list.segment.operators, reads_too) == &op
-                           ? Write::replace
-                           : Write::accumulate;
+  const std::vector<Operator>& operators = p.list.segment.operators;
+  const bool first = std::none_of(operators.data(), &op, reads_too);
+  Write write_d_read = first ? Write::replace : Write::accumulate;
+  if (op.modules.empty() || op.kind == OperatorKind::router) {
+    Call c = whole;
+    c.write_d_read = write_d_read;
+    if (op.kind == OperatorKind::router) {
+      c.weight = weight(p, {Module::router});
+      c.d_weight = weight_grads(p, {Module::router});
+    }
+    return each(c);
+  }
   std::int64_t statistics = 0;
   int index = 0;
   for (const Module module : op.modules) {
@@ -441,7 +514,7 @@ void SegmentTasks<Storage>::loss(const Operands& o, const StepScalars& step) con
 /// branches is tensor-parallel rank 0's to pass on; after the first norm the gradient holds its
 /// part.
 template <class Storage>
-void SegmentTasks<Storage>::backward(const Operands& o) const {
+void SegmentTasks<Storage>::backward(const Operands& o, const StepScalars& step) const {
   const Pass p = pass(o, true);
   const std::vector<model::BackwardCall>& calls = p.list.segment.backward;
   const model::Run run =
@@ -456,27 +529,27 @@ void SegmentTasks<Storage>::backward(const Operands& o) const {
   else if (tp_rank_ == 0 && o.task.segment != SegmentKind::head && makes_input(o))
     sum = stream(o, Role::gradient);
   for (int i = run.first; i < run.end; ++i) {
-    const model::BackwardCall& step = calls[i];
-    if (!(step.for_weights ? makes_weights(o) : makes_input(o))) continue;
-    const Operator& op = p.list.op(step.op);
+    const model::BackwardCall& called = calls[i];
+    if (!(called.for_weights ? makes_weights(o) : makes_input(o))) continue;
+    const Operator& op = p.list.op(called.op);
     if (op.kind == OperatorKind::all_to_all)
       copy<Storage>(gradient(p, op.written), gradient(p, op.read));
     if (model::is_exchange(op.kind)) continue;  // alone
-    if (step.again && keeps(p, op.written)) continue;
-    if (step.again && step.for_weights && !trains_reader(p, op.written)) continue;
+    if (called.again && keeps(p, op.written)) continue;
+    if (called.again && called.for_weights && !trains_reader(p, op.written)) continue;
     Call c = call(p, op);
-    if (step.again) {
+    if (called.again) {
       run_forward(p, op, c, true);
       continue;
     }
     c.d_written = gradient(p, op.written);
-    if (step.for_weights) {
+    if (called.for_weights) {
       for_modules(p, op, c, [](const Call& product) { product.backward_weights(); });
       continue;
     }
-    if (step.op == p.list.product_behind) continue;  // goes with GELU
+    if (called.op == p.list.product_behind) continue;  // goes with GELU
     if (op.kind != OperatorKind::embedding) c.d_read = gradient(p, op.read);
-    if (step.op == p.list.gelu && p.list.product_behind >= 0) {
+    if (called.op == p.list.gelu && p.list.product_behind >= 0) {
       const Operator& behind = p.list.op(p.list.product_behind);
       Call product = call(p, behind);
       product.d_written = gradient(p, behind.written);
@@ -486,6 +559,7 @@ void SegmentTasks<Storage>::backward(const Operands& o) const {
     }
     if (op.kind == OperatorKind::rope) cut(c.d_read, Columns{0, c.written.extent_int(1)});
     if (op.read == TensorId::input) c.d_residual = sum;
+    if (op.kind == OperatorKind::choose_experts) c.router_loss = router_loss(step);
     for_modules(p, op, c, [](const Call& one) { one.backward_input(); });
     if (op.part == Part::lora_b) scale_low(c.d_read);
     if (op.read == TensorId::input) sum = c.d_read;

@@ -24,7 +24,7 @@ class SegmentTasks {
   void forward(const Operands& o, const StepScalars& step) const;
   /// Computes the second half of a head's forward whose logits are in parts.
   void loss(const Operands& o, const StepScalars& step) const;
-  void backward(const Operands& o) const;
+  void backward(const Operands& o, const StepScalars& step) const;
 
  private:
   using Matrix = kernels::MatrixOf<Storage>;
@@ -38,7 +38,8 @@ class SegmentTasks {
   struct Tensor {
     int saved = -1;  ///< index among the operands of Role::saved
     int columns = 1;
-    int share = 1;  ///< ranks that hold other rows of it, and this one
+    int share = 1;   ///< ranks that hold other rows of it, and this one
+    int copies = 1;  ///< rows for each token
     std::int64_t forward_offset = 0, backward_offset = 0;
   };
   /// A segment's list with all that a task asks of it.
@@ -84,11 +85,15 @@ class SegmentTasks {
   Matrix gradient(const Pass& p, model::TensorId id) const;
   Matrix gradient_at(const Pass& p, model::TensorId id) const;
   kernels::Vector statistic(const Pass& p, model::TensorId id) const;
+  float* wide_gradient(const Pass& p, model::TensorId id) const;
+  kernels::Routes routes(const Pass& p, model::TensorId id) const;
   ConstMatrix weight(const Pass& p, model::ParameterId id) const;
   kernels::Matrix weight_grads(const Pass& p, model::ParameterId id) const;
   bool trains_reader(const Pass& p, model::TensorId id) const;
 
   Call call(const Pass& p, const model::Operator& op) const;
+  void route(const Pass& p, const model::Operator& op, Call& c) const;
+  kernels::RouterLoss router_loss(const StepScalars& step) const;
   template <class Each>
   void for_modules(const Pass& p, const model::Operator& op, const Call& whole, Each each) const;
   /// Scales the tensor between an adapter's factors, or its gradient.
@@ -104,6 +109,9 @@ class SegmentTasks {
   int rows_of_table_;  ///< tokens of the vocabulary that this rank has
   kernels::VocabularyPart vocabulary_;
   float eps_, gain_base_, embedding_scale_, lora_scale_, logits_cap_;
+  int num_experts_, experts_per_token_;
+  bool normalizes_gates_;
+  double balance_loss_, z_loss_;
   int head_dim_, rotary_dim_, seq_len_;
   kernels::AttentionShape attention_;
   std::array<Columns, model::num_modules> columns_;

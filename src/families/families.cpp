@@ -97,6 +97,7 @@ Family llama() {
   made.mlp = MlpKind::swiglu;
   made.qk_norms = true;
   made.windows = true;
+  made.experts = true;
   made.tensors = llama_tensors();
   {
     Architecture& one = made.architectures.emplace_back();
@@ -166,6 +167,64 @@ Family llama() {
     one.fixed = {{"attention_bias", false, biases}};
     one.written = R"({"attention_bias": false})";
     one.limits = {one_theta,
+                  {Kind::no_qkv_bias, "Qwen3 has no biases of queries, keys and values"}};
+  }
+  {
+    Architecture& one = made.architectures.emplace_back();
+    one.name = "MixtralForCausalLM";
+    one.model_type = "mixtral";
+    one.class_keys = R"({
+             "attention_dropout": 0.0, "head_dim": null, "hidden_act": "silu", "hidden_size": 4096,
+             "initializer_range": 0.02, "intermediate_size": 14336,
+             "max_position_embeddings": 131072, "num_attention_heads": 32,
+             "num_experts_per_tok": 2, "num_hidden_layers": 32, "num_key_value_heads": 8,
+             "num_local_experts": 8, "original_max_position_embeddings": null,
+             "output_router_logits": false, "partial_rotary_factor": null, "rms_norm_eps": 1e-05,
+             "rope_parameters": null, "rope_scaling": null, "rope_theta": 1000000.0,
+             "router_aux_loss_coef": 0.001, "router_jitter_noise": 0.0, "sliding_window": null,
+             "tie_word_embeddings": false, "vocab_size": 32000
+           })";
+    one.keys.num_experts = "num_local_experts";
+    one.keys.dropouts = {"attention_dropout", "router_jitter_noise"};
+    one.experts = true;
+    one.tensors = {
+        {"mlp.router", {"block_sparse_moe.gate"}},
+        {"mlp.experts.in", {"block_sparse_moe.experts.*.w1", "block_sparse_moe.experts.*.w3"}},
+        {"mlp.experts.out", {"block_sparse_moe.experts.*.w2"}}};
+    one.limits = {{Kind::no_layer_kinds, "all layers of Mixtral have a window, or none"},
+                  {Kind::no_qkv_bias, "Mixtral has no biases"},
+                  {Kind::normalized_topk, "Mixtral's gates sum to 1"},
+                  one_theta};
+  }
+  {
+    Architecture& one = made.architectures.emplace_back();
+    one.name = "Qwen3MoeForCausalLM";
+    one.model_type = "qwen3_moe";
+    one.class_keys = R"({
+             "attention_bias": false, "attention_dropout": 0.0, "decoder_sparse_step": 1,
+             "head_dim": null, "hidden_act": "silu", "hidden_size": 2048,
+             "initializer_range": 0.02, "intermediate_size": 6144,
+             "max_position_embeddings": 32768, "mlp_only_layers": null,
+             "moe_intermediate_size": 768, "norm_topk_prob": false, "num_attention_heads": 32,
+             "num_experts": 128, "num_experts_per_tok": 8, "num_hidden_layers": 24,
+             "num_key_value_heads": 4, "original_max_position_embeddings": null,
+             "output_router_logits": false, "partial_rotary_factor": null, "rms_norm_eps": 1e-06,
+             "rope_parameters": null, "rope_scaling": null, "rope_theta": 10000.0,
+             "router_aux_loss_coef": 0.001, "sliding_window": 4096, "tie_word_embeddings": false,
+             "use_sliding_window": false, "vocab_size": 151936
+           })";
+    one.keys.num_experts = "num_experts";
+    one.keys.expert_ffn_size = "moe_intermediate_size";
+    one.keys.normalize_topk = "norm_topk_prob";
+    one.qk_norm = true;
+    one.experts = true;
+    one.tensors = {{"mlp.router", {"mlp.gate"}},
+                   {"mlp.experts.in", {"mlp.experts.*.gate_proj", "mlp.experts.*.up_proj"}},
+                   {"mlp.experts.out", {"mlp.experts.*.down_proj"}}};
+    one.fixed = {{"attention_bias", false, biases}};
+    one.written = R"({"attention_bias": false, "decoder_sparse_step": 1, "mlp_only_layers": []})";
+    one.limits = {{Kind::no_layer_kinds, "all layers of Qwen3-MoE have a window, or none"},
+                  one_theta,
                   {Kind::no_qkv_bias, "Qwen3 has no biases of queries, keys and values"}};
   }
   return made;

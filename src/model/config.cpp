@@ -47,6 +47,14 @@ void check(const Config& m) {
         m.family->name, m.layer_norms);
   needs(m.family->caps || (m.attention_cap == 0.0 && m.logits_cap == 0.0),
         "attention_cap and logits_cap must be 0 for {}", m.family->name);
+  needs(m.num_experts == 0 || m.family->experts, "num_experts must be 0 for {}", m.family->name);
+  needs(m.num_experts == 0 || m.experts_per_token <= m.num_experts,
+        "experts_per_token = {} must be at most num_experts = {}", m.experts_per_token,
+        m.num_experts);
+  needs(m.num_experts > 0 || (m.balance_loss == 0.0 && m.z_loss == 0.0),
+        "balance_loss and z_loss need num_experts");
+  needs(m.num_experts == 0 || m.precision != Precision::fp8,
+        "experts do not run with training.precision = \"fp8\": say bf16");
   needs(!m.gated() || !m.linear_bias, "linear_bias must be false for {}", m.family->name);
   needs(m.mlp() != MlpKind::gelu_tanh || m.linear_bias, "linear_bias must be true for {}",
         m.family->name);
@@ -139,6 +147,7 @@ std::vector<Module> adapter_targets(const Config& m) {
   else
     targets = {Module::q, Module::kv};
   targets.push_back(Module::attention_out);
+  if (m.num_experts > 0) return targets;
   if (m.gated())
     targets.insert(targets.end(), {Module::mlp_gate, Module::mlp_up});
   else
@@ -168,7 +177,9 @@ bool freeze(Config& config, const std::function<bool(const Parameter&)>& frozen)
 }
 
 bool Config::reads_documents(SegmentKind kind) const {
-  if (!isolated || kind == SegmentKind::head || kind == SegmentKind::mlp) return false;
+  if (!isolated || kind == SegmentKind::head || kind == SegmentKind::mlp ||
+      kind == SegmentKind::experts)
+    return false;
   return kind != SegmentKind::embedding || !rotary();
 }
 
@@ -193,6 +204,11 @@ Config config(const deck::ModelKeys& keys, std::string_view precision) {
                 .num_kv_heads = keys.num_kv_heads,
                 .head_size = keys.head_dim,
                 .ffn_size = keys.ffn_size == 0 ? 4 * keys.hidden_size : keys.ffn_size,
+                .num_experts = keys.num_experts,
+                .experts_per_token = keys.num_experts > 0 ? keys.experts_per_token : 0,
+                .normalize_topk = keys.normalize_topk,
+                .balance_loss = keys.balance_loss,
+                .z_loss = keys.z_loss,
                 .seq_len = keys.seq_len,
                 .vocab_size = keys.vocab_size,
                 .tied_head = keys.tied_head,
@@ -215,6 +231,8 @@ Config config(const deck::ModelKeys& keys, std::string_view precision) {
                 .isolated = keys.isolated,
                 .precision = model::precision(precision),
                 .optimizer = &optimizer(keys.optimizer)};
+  if (config.num_experts > 0)
+    config.expert_ffn_size = keys.expert_ffn_size == 0 ? config.ffn_size : keys.expert_ffn_size;
   check(config);
   config.adapter = adapter(keys.adapter, config);
   freeze(config, keys.groups);
@@ -253,6 +271,9 @@ std::string text(const Config& m) {
   if (m.family->parallel == families::ParallelBlock::by_choice)
     line += fmt::format(" parallel={}", m.parallel());
   if (m.qk_norm) line += " qk_norm";
+  if (m.num_experts > 0)
+    line += fmt::format(" experts={}/{}/{}{}", m.num_experts, m.experts_per_token,
+                        m.expert_ffn_size, m.normalize_topk ? "" : "/all");
   if (m.query_scalar > 0.0 && m.query_scalar != m.head_dim())
     line += fmt::format(" query_scalar={}", m.query_scalar);
   if (m.attention_cap > 0.0 || m.logits_cap > 0.0)

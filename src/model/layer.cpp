@@ -32,6 +32,9 @@ constexpr ModuleNames modules[] = {
     {Module::mlp_gate, "mlp.gate.weight", ""},
     {Module::mlp_up, "mlp.up.weight", ""},
     {Module::mlp_out, "mlp.out.weight", "mlp.out.bias"},
+    {Module::router, "mlp.router.weight", ""},
+    {Module::experts_in, "mlp.experts.in.weight", ""},
+    {Module::experts_out, "mlp.experts.out.weight", ""},
     {Module::head_norm, "norm.gain", "norm.bias"},
     {Module::head, "weight", ""},
 };
@@ -46,10 +49,13 @@ class Scratch {
   explicit Scratch(const Segment& segment) : segment_(segment) {}
 
   bool holds(TensorId id) const { return std::ranges::count(live_, id, &Live::id) > 0; }
-  /// @return the tensor's offset
+  /// Places a tensor, or its gradient, of `elements` of the scratch.
+  /// @return its offset
   Expr place(TensorId id, const Expr& elements) {
     std::optional<Expr> offset;
     for (const Live& one : live_) offset = offset ? max(*offset, one.end) : one.end;
+    const int wide = segment_.tensor(id).element_bytes / segment_.activation_bytes;
+    if (offset && wide > 1) offset = double(wide) * ceil(*offset / double(wide));
     live_.push_back({id, offset ? *offset + elements : elements});
     peak_ = peak_ ? max(*peak_, live_.back().end) : live_.back().end;
     return offset.value_or(0.0);
@@ -89,6 +95,7 @@ class Derivation {
   std::vector<TensorId> needed_by(const Operator& op) const;
   void mark_for_weights(TensorId id);
   std::vector<int> readers(TensorId id) const;
+  Expr scratch_elements(TensorId id) const;
   void make_again(TensorId id, bool for_weights);
   void make_gradient(TensorId id);
 
@@ -104,11 +111,14 @@ bool Derivation::is_cheap(TensorId id) const {
 
 /// Whether a forward holds it in scratch, unless it is kept.
 bool Derivation::in_forward_scratch(TensorId id) const {
-  const auto exchanged = [&](const Operator& op) {
-    return is_exchange(op.kind) && (op.read == id || op.written == id);
-  };
-  return is_cheap(id) || (!is_end(id) && std::ranges::count(s_.saved, id, &Saved::tensor) == 0 &&
-                          std::ranges::any_of(s_.operators, exchanged));
+  return is_cheap(id) || (!is_end(id) && std::ranges::count(s_.saved, id, &Saved::tensor) == 0);
+}
+
+/// The tensor's size in elements of the scratch, which are activations.
+Expr Derivation::scratch_elements(TensorId id) const {
+  const Tensor& tensor = s_.tensor(id);
+  if (tensor.element_bytes == s_.activation_bytes) return tensor.elements();
+  return tensor.elements() * (double(tensor.element_bytes) / double(s_.activation_bytes));
 }
 
 /// Tensors to keep for an operator's backward, or for making its output again.
@@ -119,6 +129,8 @@ std::vector<TensorId> Derivation::needed_by(const Operator& op) const {
     if (what == Need::read && !is_end(op.read)) ids.push_back(op.read);
     if (what == Need::written) ids.push_back(op.written);
   }
+  if (op.gates) ids.push_back(*op.gates);
+  if (op.routes) ids.push_back(*op.routes);
   if (rule(op.kind).cheap && !rule(op.kind).needs(Need::read) && !is_end(op.read) &&
       !is_cheap(op.read))
     ids.push_back(op.read);
@@ -146,9 +158,15 @@ void Derivation::describe() {
                                                            !is_epilogue(before.kind);
                                                   }),
             Failure::bug, "'{}' comes behind the output", op.name);
-    op.output_only = is_product(op.kind) && to_output;
+    op.output_only = to_output && (is_product(op.kind) || op.kind == OperatorKind::combine);
     op.again = of_layer() && is_cheap(op.written) && kernel.cheap;
   }
+  for (Operator& op : s_.operators)
+    if (is_product(op.kind) && op.written != TensorId::output)
+      op.output_only = std::ranges::all_of(s_.operators, [&](const Operator& reader) {
+        return reader.read != op.written ||
+               (reader.kind == OperatorKind::combine && reader.output_only);
+      });
   s_.tensor(TensorId::output).summed = s_.tensor(TensorId::output).cut.empty();
 }
 
@@ -166,8 +184,11 @@ void Derivation::save() {
               {tensor.name, tensor.elements(), tensor.element_bytes, is_cheap(id), false, id});
     }
   s_.saved.insert(s_.saved.end(), cheap.begin(), cheap.end());
-  for (const Operator& op : s_.operators)
-    if (is_product(op.kind)) mark_for_weights(op.read);
+  for (const Operator& op : s_.operators) {
+    if (!is_product(op.kind)) continue;
+    mark_for_weights(op.read);
+    if (op.routes) mark_for_weights(*op.routes);
+  }
 }
 
 /// Marks a factor of a product's weights, or all that makes it again.
@@ -213,13 +234,18 @@ void Derivation::make_gradient(TensorId id) {
     return;
   }
   for (const int reader : all) make_gradient(op(reader).written);
+  // The gradient of gates is made beside that of the tensor they belong to.
+  for (const Operator& reader : s_.operators)
+    if (reader.gates == id) make_gradient(reader.read);
   const auto make_again_for = [&](bool products) {
     const auto needs = [&](int reader) {
       return is_product(op(reader).kind) == products && rule(op(reader).kind).needs(Need::read);
     };
     if (!is_cheap(id) || std::ranges::none_of(all, needs)) return;
-    require(products || s_.tensor(id).gradient_of != id, Failure::bug,
-            "'{}' and its gradient need two places", s_.tensor(id).name);
+    // A router, which comes first, needs its input no more when it writes the gradient there.
+    require(
+        products || s_.tensor(id).gradient_of != id || op(all.front()).kind == OperatorKind::router,
+        Failure::bug, "'{}' and its gradient need two places", s_.tensor(id).name);
     make_again(id, products);
   };
   make_again_for(true);
@@ -267,8 +293,8 @@ void Derivation::place_backward() {
   }
   const auto place = [&](TensorId id) {
     Tensor& tensor = s_.tensor(id);
-    if (!scratch.holds(id)) tensor.backward_offset = scratch.place(id, tensor.elements());
-    return tensor.backward_offset + tensor.elements();
+    if (!scratch.holds(id)) tensor.backward_offset = scratch.place(id, scratch_elements(id));
+    return tensor.backward_offset + scratch_elements(id);
   };
   for (const BackwardCall& call : s_.backward) {
     const Operator& done = op(call.op);
@@ -280,6 +306,7 @@ void Derivation::place_backward() {
       if (!is_end(done.read) && read.gradient == Tensor::Gradient::scratch &&
           read.gradient_of == done.read)
         place(done.read);
+      if (done.gates) place(*done.gates);
       if (!done.in_place()) scratch.free(done.written);
     }
   }

@@ -70,12 +70,13 @@ void add_cut(std::vector<Parameter>& parameters, Module module, bool bias,
                           .split_heads = split_heads});
 }
 
+/// Standard deviation of weights that add to the residual stream: smaller, so that its variance
+/// does not grow with depth.
+double out_std(const Config& m) { return m.init_std / std::sqrt(2.0 * m.num_layers); }
+
 /// Weight [C, I] of which tp cuts the inputs, and, if it has one, bias [C].
 void add_out(std::vector<Parameter>& parameters, const Config& m, Module module, int inputs) {
-  // What flows back into the residual stream starts smaller, so its variance does not grow with
-  // depth.
-  Parameter weight =
-      matrix(module, {m.hidden_size, inputs}, m.init_std / std::sqrt(2.0 * m.num_layers));
+  Parameter weight = matrix(module, {m.hidden_size, inputs}, out_std(m));
   weight.split_dim = 1;
   parameters.push_back(std::move(weight));
   if (m.linear_bias) parameters.push_back({.id = {module, Part::bias}, .shape = {m.hidden_size}});
@@ -90,6 +91,13 @@ void add_qkv(std::vector<Parameter>& p, const Config& m) {
   if (q == kv) return add_cut(p, Module::qkv, m.qkv_bias, {3, q, hidden}, 1, 0, m.init_std);
   add_cut(p, Module::kv, m.qkv_bias, {2, kv, hidden}, 1, m.kv_heads(), m.init_std);
   add_cut(p, Module::q, m.qkv_bias, {q, hidden}, 0, 0, m.init_std);
+}
+
+/// Weights [E, 2, I, C] and [E, C, I] of all experts, each of which tp cuts as an MLP.
+void add_experts(std::vector<Parameter>& p, const Config& m) {
+  const std::int64_t experts = m.num_experts, inner = m.expert_ffn_size, hidden = m.hidden_size;
+  add_cut(p, Module::experts_in, false, {experts, 2, inner, hidden}, 2, 0, m.init_std);
+  add_cut(p, Module::experts_out, false, {experts, hidden, inner}, 2, 0, out_std(m));
 }
 
 /// Both factors of a target's adapter. tp cuts them as the target's weight; the factor that
@@ -158,6 +166,11 @@ Block layer_block(const Config& m, int layer) {
   if (m.qk_norm)
     for (const Module norm : {Module::q_norm, Module::k_norm})
       p.push_back(gain(norm, m, m.head_dim()));
+  if (m.num_experts > 0) {
+    Parameter router = matrix(Module::router, {m.num_experts, m.hidden_size}, m.init_std);
+    router.tp_partial = true;  // each tp rank has its columns' part of the gates' gradients
+    p.push_back(std::move(router));
+  }
   // Gradients that are partial stay together: always, then for some tp, then never.
   const std::vector<Parameter> adapters = adapter_parameters(m);
   const auto add_adapters = [&](const auto& wanted) {
@@ -167,11 +180,15 @@ Block layer_block(const Config& m, int layer) {
   add_adapters([](const Parameter& one) { return one.split_heads > 0; });
   add_qkv(p, m);
   add_out(p, m, Module::attention_out, m.attention_size());
-  if (m.gated())
-    add_cut(p, Module::mlp_in, m.linear_bias, {2, m.ffn_size, m.hidden_size}, 1, 0, m.init_std);
-  else
-    add_cut(p, Module::mlp_in, m.linear_bias, {m.ffn_size, m.hidden_size}, 0, 0, m.init_std);
-  add_out(p, m, Module::mlp_out, m.ffn_size);
+  if (m.num_experts > 0) {
+    add_experts(p, m);
+  } else {
+    if (m.gated())
+      add_cut(p, Module::mlp_in, m.linear_bias, {2, m.ffn_size, m.hidden_size}, 1, 0, m.init_std);
+    else
+      add_cut(p, Module::mlp_in, m.linear_bias, {m.ffn_size, m.hidden_size}, 0, 0, m.init_std);
+    add_out(p, m, Module::mlp_out, m.ffn_size);
+  }
   add_adapters([](const Parameter& one) { return !one.tp_partial && one.split_heads == 0; });
   return block;
 }
@@ -335,6 +352,16 @@ std::int64_t num_parameters(const Config& config) {
   std::int64_t sum = 0;
   for (const Block& block : blocks(config))
     for (const Parameter& parameter : block.parameters) sum += parameter.elements();
+  return sum;
+}
+
+std::int64_t num_active_parameters(const Config& config) {
+  std::int64_t sum = 0;
+  for (const Block& block : blocks(config))
+    for (const Parameter& one : block.parameters)
+      sum += one.id.module == Module::experts_in || one.id.module == Module::experts_out
+                 ? one.elements() / config.num_experts * config.experts_per_token
+                 : one.elements();
   return sum;
 }
 

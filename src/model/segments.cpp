@@ -22,7 +22,7 @@ struct Sizes {
         attended_tp(Expr(m.attention_size()) / tp),
         keys_tp(m.kv_heads() == m.num_heads ? attended_tp : local_heads(m.kv_heads()) * head_dim),
         qkv_tp(m.kv_heads() == m.num_heads ? 3.0 * attended_tp : attended_tp + 2.0 * keys_tp),
-        ffn_tp(Expr(m.ffn_size) / tp),
+        ffn_tp(Expr(m.inner_size()) / tp),
         mlp_in_tp(Expr(m.mlp_in_size()) / tp),
         vocab_tp(ceil(double(m.vocab_size) / tp)) {}
   Expr b, tp;
@@ -89,8 +89,16 @@ class SegmentList {
         {std::move(name), std::move(rows), std::move(columns), element_bytes});
     return TensorId(segment_.tensors.size() - 1);
   }
-  TensorId activation(std::string name, const Expr& columns) {
-    return tensor(std::move(name), s_.tokens, columns, segment_.activation_bytes);
+  /// @param copies  rows for each token
+  TensorId activation(std::string name, const Expr& columns, int copies = 1) {
+    return rows(std::move(name), columns, copies, segment_.activation_bytes);
+  }
+  TensorId rows(std::string name, const Expr& columns, int copies, int element_bytes) {
+    const TensorId id =
+        tensor(std::move(name), copies == 1 ? s_.tokens : double(copies) * s_.tokens, columns,
+               element_bytes);
+    segment_.tensor(id).copies = copies;
+    return id;
   }
   TensorId statistic(std::string name, const Expr& rows) {
     return tensor(std::move(name), rows, 1.0, statistic_bytes);
@@ -124,6 +132,8 @@ class SegmentList {
   TensorId normed(const std::string& name, Module module);
   TensorId attention(TensorId normed);
   TensorId mlp(TensorId normed);
+  TensorId experts(TensorId normed);
+  void combine(TensorId read, TensorId written);
   OperatorKind product_of_layer() const {
     return m_.precision == Precision::fp8 ? OperatorKind::matmul_fp8 : OperatorKind::matmul;
   }
@@ -136,13 +146,16 @@ class SegmentList {
   Sizes s_;
   TrainedShares trained_;
   Segment segment_;
+  TensorId routes_ = {};  ///< of the tokens' copies
 };
 
 void SegmentList::product(std::string name, OperatorKind kind, TensorId read, TensorId written,
                           const Product& product) {
-  const Expr &m = s_.tokens, &n = product.outputs, &k = product.inputs;
+  const Expr &m = segment_.tensor(read).rows, &n = product.outputs, &k = product.inputs;
+  const bool grouped = kind == OperatorKind::experts;
   const Expr flops = 2.0 * m * n * k;
-  const Expr bytes = 4.0 * (m * k + k * n + m * n);
+  const Expr weights = grouped ? double(m_.num_experts) * k * n : k * n;
+  const Expr bytes = 4.0 * (m * k + weights + m * n);
   const double trained = trained_.of(product.modules, product.part);
   segment_.operators.push_back({.name = std::move(name),
                                 .kind = kind,
@@ -156,6 +169,10 @@ void SegmentList::product(std::string name, OperatorKind kind, TensorId read, Te
                                 .forward_bytes = bytes,
                                 .backward_bytes = 2.0 * bytes,
                                 .trained = trained});
+  Operator& op = segment_.operators.back();
+  if (!grouped) return;
+  op.dims.emplace_back(m_.num_experts);
+  op.routes = routes_;
 }
 
 void SegmentList::linear(const std::string& name, TensorId read, TensorId written,
@@ -292,6 +309,42 @@ TensorId SegmentList::mlp(TensorId normed) {
   return activated;
 }
 
+/// @return what the experts' last products read
+TensorId SegmentList::experts(TensorId normed) {
+  const int copies = m_.experts_per_token;
+  const Expr copied = double(copies) * s_.tokens, all = m_.num_experts;
+  const TensorId logits = rows("logits", all, 1, statistic_bytes);
+  product("router", OperatorKind::router, normed, logits, {{Module::router}, all, s_.hidden});
+  const TensorId gates = rows("gates", 1.0, copies, statistic_bytes);
+  routes_ = statistic("routes", 2.0 * copied + all + 1.0);
+  streaming("choice", OperatorKind::choose_experts, logits, gates, {s_.tokens, all, double(copies)},
+            s_.tokens * all)
+      .statistics = {routes_};
+  const TensorId dispatched = activation("dispatched", s_.hidden, copies);
+  streaming("dispatch", OperatorKind::dispatch, normed, dispatched, {copied, s_.hidden},
+            copied * s_.hidden)
+      .routes = routes_;
+  const TensorId wide = activation("wide", s_.mlp_in_tp, copies);
+  product("in", OperatorKind::experts, dispatched, wide,
+          {{Module::experts_in}, s_.mlp_in_tp, s_.hidden});
+  const TensorId activated = activation("activated", s_.ffn_tp, copies);
+  streaming("swiglu", OperatorKind::swiglu, wide, activated, {copied, s_.ffn_tp},
+            copied * s_.mlp_in_tp)
+      .gates = gates;
+  return activated;
+}
+
+/// The experts' last products, and their sums.
+void SegmentList::combine(TensorId read, TensorId written) {
+  const TensorId returned = activation("returned", s_.hidden, m_.experts_per_token);
+  product("out", OperatorKind::experts, read, returned,
+          {{Module::experts_out}, s_.hidden, s_.ffn_tp});
+  const Expr copied = segment_.tensor(returned).rows;
+  streaming("combine", OperatorKind::combine, returned, written, {copied, s_.hidden},
+            copied * s_.hidden)
+      .routes = routes_;
+}
+
 Segment SegmentList::embedding() {
   const Expr elements = s_.tokens * s_.hidden;
   streaming("embedding", OperatorKind::embedding, TensorId::input, TensorId::output,
@@ -302,7 +355,8 @@ Segment SegmentList::embedding() {
 
 Segment SegmentList::layer() {
   const SegmentKind kind = segment_.kind;
-  const bool parallel = kind == SegmentKind::parallel, attends = kind != SegmentKind::mlp;
+  const bool parallel = kind == SegmentKind::parallel;
+  const bool attends = kind != SegmentKind::mlp && kind != SegmentKind::experts;
   struct Branch {
     TensorId inner;
     Module out, post_norm;
@@ -316,13 +370,17 @@ Segment SegmentList::layer() {
     branches.push_back(
         {attention(normed_input), Module::attention_out, Module::post_norm1, "post_norm1"});
   if (parallel && m_.layer_norms == 2) normed_input = normed("norm2", Module::norm2);
-  if (parallel || !attends)
+  if (kind == SegmentKind::experts)
+    branches.push_back(
+        {experts(normed_input), Module::experts_out, Module::post_norm2, "post_norm2"});
+  else if (parallel || !attends)
     branches.push_back({mlp(normed_input), Module::mlp_out, Module::post_norm2, "post_norm2"});
   for (const Branch& branch : branches) outs.push_back(branch.out);
   if (m_.post_norms()) cut(TensorId::output);
   epilogue("residual", TensorId::input, TensorId::output, outs);
   for (const Branch& branch : branches) {
     const auto out = [&](TensorId written) {
+      if (kind == SegmentKind::experts) return combine(branch.inner, written);
       linear("out", branch.inner, written, {branch.out});
       adapt("out", branch.inner, written, {{branch.out, s_.hidden}});
     };
@@ -363,6 +421,7 @@ const char* name(SegmentKind kind) {
     case SegmentKind::attention: return "attention";
     case SegmentKind::window: return "window";
     case SegmentKind::mlp: return "mlp";
+    case SegmentKind::experts: return "experts";
     case SegmentKind::parallel: return "parallel";
     case SegmentKind::head: return "head";
   }
@@ -384,7 +443,7 @@ std::vector<SegmentKind> segment_kinds(const Config& config, BlockKind kind, Lay
     case BlockKind::layer:
       if (config.parallel()) return {SegmentKind::parallel};
       return {layer == LayerKind::window ? SegmentKind::window : SegmentKind::attention,
-              SegmentKind::mlp};
+              config.num_experts > 0 ? SegmentKind::experts : SegmentKind::mlp};
     case BlockKind::head: return {SegmentKind::head};
   }
   return {};
@@ -446,7 +505,8 @@ double flops_per_sequence(const Config& config) {
   const auto add = [&](const std::vector<SegmentKind>& kinds, double forwards, double backwards) {
     for (SegmentKind kind : kinds)
       for (const Operator& op : segment(whole, kind).operators)
-        if (is_product(op.kind) || op.kind == OperatorKind::attention)
+        if (is_product(op.kind) || op.kind == OperatorKind::router ||
+            op.kind == OperatorKind::attention)
           flops += (forwards + backwards * (1.0 + op.trained)) * op.share *
                    op.forward_flops.evaluate({{"b", 1.0}, {"tp", 1.0}});
   };

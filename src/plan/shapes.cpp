@@ -57,7 +57,7 @@ std::vector<StageShape> stage_shapes(const model::Config& model, int global_batc
   std::vector<StageShape> found;
   for (int tp = 1; tp <= nodes.devices(); ++tp) {
     if (!allows_tp(search, tp, nodes.devices_per_node)) continue;
-    if (model.num_heads % tp != 0 || model.ffn_size % tp != 0) continue;
+    if (model.num_heads % tp != 0 || model.inner_size() % tp != 0) continue;
     for (int dp : divisors(global_batch)) {
       if (!allows(search.dp, dp) || dp > nodes.devices() / tp) continue;
       std::optional<StageShape> shape = mesh(dp, tp, nodes);
