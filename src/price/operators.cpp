@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <set>
@@ -47,6 +48,26 @@ hardware::Time float8_time(const hardware::Profile& profile, const std::vector<s
   return time;
 }
 
+bool knows(const hardware::Profile& profile, const char* kind) {
+  const auto by_kind = [&](const auto& known) { return known.kind == kind; };
+  return std::ranges::any_of(profile.operators, by_kind) ||
+         std::ranges::any_of(profile.efficiencies, by_kind);
+}
+
+/// The products of experts with equally many rows: by their own rows, or as so many matmuls.
+hardware::Time experts_time(const hardware::Profile& profile, const std::vector<std::int64_t>& dims,
+                            bool backward, double flops, double bytes) {
+  using enum model::OperatorKind;
+  if (knows(profile, model::name(experts)))
+    return hardware::operator_time(profile, model::name(experts), dims, backward, flops, bytes);
+  const std::int64_t count = dims[3];
+  hardware::Time time = hardware::operator_time(
+      profile, model::name(matmul), std::array{ceil_div(dims[0], count), dims[1], dims[2]},
+      backward, flops / double(count), bytes / double(count));
+  time.seconds *= double(count);
+  return time;
+}
+
 hardware::Time operator_time(const model::Config& model, const hardware::Profile& profile,
                              const model::Operator& op, bool backward, const Values& values) {
   const model::Expr& flops = backward ? op.backward_flops : op.forward_flops;
@@ -57,10 +78,18 @@ hardware::Time operator_time(const model::Config& model, const hardware::Profile
       fp32_bytes.evaluate(values) * model::activation_bytes(model.precision) / sizeof(float);
   const double all_flops = weight * flops.evaluate(values);
   const std::vector<std::int64_t> dims = dims_of(op, values);
-  hardware::Time time = op.kind == model::OperatorKind::matmul_fp8
-                            ? float8_time(profile, dims, backward, all_flops, bytes)
-                            : hardware::operator_time(profile, model::name(op.kind), dims, backward,
-                                                      all_flops, bytes);
+  hardware::Time time;
+  switch (op.kind) {
+    case model::OperatorKind::matmul_fp8:
+      time = float8_time(profile, dims, backward, all_flops, bytes);
+      break;
+    case model::OperatorKind::experts:
+      time = experts_time(profile, dims, backward, all_flops, bytes);
+      break;
+    default:
+      time =
+          hardware::operator_time(profile, model::name(op.kind), dims, backward, all_flops, bytes);
+  }
   time.seconds *= op.share;
   return time;
 }
@@ -74,13 +103,8 @@ hardware::Time update_time(const model::Config& model, const hardware::Profile& 
                                    row.flops * double(elements),
                                    row.moved_bytes() * double(elements));
   };
-  const auto knows = [&](const model::OptimizerRow& row) {
-    const auto by_name = [&](const auto& known) { return known.kind == row.name; };
-    return std::ranges::any_of(profile.operators, by_name) ||
-           std::ranges::any_of(profile.efficiencies, by_name);
-  };
   const model::OptimizerRow& row = *model.optimizer;
-  if (knows(row) || !knows(model::adamw)) return time_of(row);
+  if (knows(profile, row.name) || !knows(profile, model::adamw.name)) return time_of(row);
   hardware::Time time = time_of(model::adamw);
   time.seconds *= row.moved_bytes() / model::adamw.moved_bytes();
   return time;

@@ -168,12 +168,15 @@ std::span<float> Operands::zeros(std::int64_t count) {
   return values;
 }
 
-std::span<float> Operands::copy_of(std::span<const float> values) {
-  const std::span<float> copy = take<float>(std::int64_t(values.size()));
+template <class Element>
+std::span<Element> Operands::copy_of(std::span<const Element> values) {
+  const std::span<Element> copy = take<Element>(std::int64_t(values.size()));
   if (!copy.empty())
     device::copy_now(copy.data(), values.data(), std::int64_t(values.size_bytes()));
   return copy;
 }
+template std::span<float> Operands::copy_of(std::span<const float>);
+template std::span<std::int32_t> Operands::copy_of(std::span<const std::int32_t>);
 
 std::span<std::int32_t> Operands::tokens(std::int64_t count, std::int64_t below) {
   const std::span<std::int32_t> values = take<std::int32_t>(count);

@@ -92,7 +92,8 @@ class Operands {
   template <class Storage>
   std::span<Storage> values(std::int64_t count);  ///< in [-1, 1); any Storage
   std::span<float> zeros(std::int64_t count);
-  std::span<float> copy_of(std::span<const float> values);
+  template <class Element>
+  std::span<Element> copy_of(std::span<const Element> values);  ///< float or int32_t
   std::span<std::int32_t> tokens(std::int64_t count, std::int64_t below);
 
   std::int64_t bytes() const { return bytes_; }  ///< of the arrays since the last restart

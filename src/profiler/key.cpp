@@ -101,12 +101,15 @@ std::string describe(const model::Config& m, const Shapes& shapes) {
   if (m.rotary() && m.qkv_bias) heads += " qkv_bias";
   if (m.rotary() && m.rotary_dim() != m.head_dim()) heads += fmt::format(" R{}", m.rotary_dim());
   if (m.qk_norm) heads += " qk_norm";
+  const std::string experts =
+      m.num_experts > 0 ? fmt::format(" E{}k{}", m.num_experts, m.experts_per_token) : "";
   const std::string precision =
       m.precision == model::Precision::fp32 ? "" : fmt::format(" {}", model::name(m.precision));
   const std::string disk = shapes.scratch ? fmt::format("; disk '{}'", *shapes.scratch) : "";
-  return fmt::format("{} C{} {} F{} T{} V{}{}{}{}; groups {}{}", m.family->name, m.hidden_size,
-                     heads, m.ffn_size, m.seq_len, m.vocab_size, m.tied_head ? " tied" : "",
-                     precision, describe(shapes.splits), fmt::join(shapes.groups, " "), disk);
+  return fmt::format("{} C{} {} F{}{} T{} V{}{}{}{}; groups {}{}", m.family->name, m.hidden_size,
+                     heads, m.inner_size(), experts, m.seq_len, m.vocab_size,
+                     m.tied_head ? " tied" : "", precision, describe(shapes.splits),
+                     fmt::join(shapes.groups, " "), disk);
 }
 
 }  // namespace

@@ -53,6 +53,24 @@ class Maker {
   }
   /// One number in double precision, 0.
   double* sum() { return reinterpret_cast<double*>(operands_.zeros(2).data()); }
+  /// Copies of tokens, `chosen` of each, evenly among the experts.
+  kernels::Routes routes(std::int64_t copies, std::int64_t experts, std::int64_t chosen) {
+    std::vector<std::int32_t> routes;
+    for (std::int64_t i = 0; i < copies; ++i) {  // copies of a token go to experts in turn
+      const std::int64_t token = i / chosen, first = token * chosen % experts;
+      routes.push_back(std::int32_t((first + i % chosen) % experts));
+    }
+    std::vector<std::int32_t> begins(std::size_t(experts) + 1);
+    for (const std::int32_t expert : routes) ++begins[std::size_t(expert) + 1];
+    for (std::size_t e = 0; e < std::size_t(experts); ++e) begins[e + 1] += begins[e];
+    std::vector<std::int32_t> next = begins;
+    for (std::int64_t i = 0; i < copies; ++i)
+      routes.push_back(next[std::size_t(routes[std::size_t(i)])]++);
+    routes.insert(routes.end(), begins.begin(), begins.end());
+    auto* const all = operands_.copy_of(std::span<const std::int32_t>(routes)).data();
+    if (all == nullptr) return {};
+    return {all, all + copies, all + 2 * copies, int(experts), int(chosen)};
+  }
   ConstTokens tokens(std::int64_t count, std::int64_t below) {
     return ConstTokens(operands_.tokens(count, below).data(), std::size_t(count));
   }
@@ -91,6 +109,32 @@ engine::KernelCall<Storage> call_of(Maker<Storage> make, const Item& item,
       c.written = c.d_written = make.matrix(d[0], d[1]), c.d_read = make.matrix(d[0], d[2]);
       c.d_weight = make.wide_matrix(d[1], d[2]);
       break;
+    case OperatorKind::experts:
+      c.routes = make.routes(d[0], d[3], 1);
+      activation(d[0], d[2], d[1]);
+      c.weight = make.matrix(d[3] * d[1], d[2]), c.d_weight = make.wide_matrix(d[3] * d[1], d[2]);
+      break;
+    case OperatorKind::router:
+      activation(d[0], d[2], 0);
+      c.weight = make.matrix(d[1], d[2]), c.d_weight = make.wide_matrix(d[1], d[2]);
+      c.logits = c.d_logits = make.wide_matrix(d[0], d[1]);
+      break;
+    case OperatorKind::choose_experts:
+      c.routes = make.routes(d[0] * d[2], d[1], d[2]);
+      c.logits = make.wide_matrix(d[0], d[1]), c.d_logits = make.wide_matrix(d[0], d[1]);
+      c.gates = c.d_gates = make.wide_vector(d[0] * d[2]);
+      c.normalizes_gates = model.normalize_topk;
+      break;
+    case OperatorKind::dispatch:
+    case OperatorKind::combine: {
+      const int copies = model.experts_per_token;
+      const std::int64_t copied = d[0], tokens = copied / copies;
+      const bool spreads = item.kind == OperatorKind::dispatch;
+      c.routes = make.routes(copied, model.num_experts, copies);
+      c.read = c.d_read = make.matrix(spreads ? tokens : copied, d[1]);
+      c.written = c.d_written = make.matrix(spreads ? copied : tokens, d[1]);
+      break;
+    }
     case OperatorKind::attention:
       c.attention = attention_shape(d, model);
       activation(d[0] * d[1], c.attention.width(), d[2] * d[3]);
@@ -111,7 +155,10 @@ engine::KernelCall<Storage> call_of(Maker<Storage> make, const Item& item,
       c.written = c.d_read = make.matrix(d[0], d[1] * c.head_dim);
       break;
     case OperatorKind::swiglu:
-    case OperatorKind::geglu: activation(d[0], 2 * d[1], d[1]); break;
+    case OperatorKind::geglu:
+      activation(d[0], 2 * d[1], d[1]);
+      if (model.num_experts > 0) c.gates = c.d_gates = make.wide_vector(d[0]);
+      break;
     case OperatorKind::embedding:
       c.tokens = make.tokens(d[0], d[2]);
       c.weight = make.matrix(d[2], d[1]), c.d_weight = make.wide_matrix(d[2], d[1]);

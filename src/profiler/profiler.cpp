@@ -54,7 +54,7 @@ Sizes transfer_sizes(const model::Config& model, const Shapes& shapes) {
   return {.block_bytes = model::grad_bytes * elements,
           .stream_bytes = activation_bytes * tokens * model.hidden_size,
           .copy_bytes = std::max(model::optimizer_bytes(model) * elements,
-                                 activation_bytes * tokens * model.ffn_size)};
+                                 activation_bytes * tokens * model.inner_size())};
 }
 
 /// Who measures, when, and beside how much other work, as rank 0 sees it: "4 ranks on node17,
@@ -78,7 +78,7 @@ std::string origin(comm::Communicator& world) {
 Product product(const model::Config& model, std::int64_t tokens) {
   return {.tokens = tokens,
           .inputs = model.hidden_size,
-          .outputs = model.ffn_size,
+          .outputs = model.inner_size(),
           .precision = model.precision};
 }
 
@@ -121,7 +121,7 @@ void announce(Bench& bench, const Chosen& chosen, const hardware::Profile& rates
 /// A product of at most so many tokens that takes about `time_s`, if it is not shorter.
 Product product_within(double time_s, const model::Config& model, double most_tokens,
                        double flops_per_s) {
-  const double token_flops = 2.0 * double(model.hidden_size) * double(model.ffn_size);
+  const double token_flops = 2.0 * double(model.hidden_size) * double(model.inner_size());
   return product(model,
                  std::int64_t(std::clamp(time_s * flops_per_s / token_flops, 1.0, most_tokens)));
 }
