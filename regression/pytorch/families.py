@@ -80,6 +80,19 @@ def qwen2_window():
         architectures=["Qwen2ForCausalLM"]))
 
 
+def mixtral():
+    return transformers.MixtralConfig(**llama_keys(
+        num_key_value_heads=2, tie_word_embeddings=False, intermediate_size=24,
+        num_local_experts=4, num_experts_per_tok=2, architectures=["MixtralForCausalLM"]))
+
+
+def qwen3_moe():
+    return transformers.Qwen3MoeConfig(**llama_keys(
+        num_key_value_heads=2, head_dim=10, tie_word_embeddings=False, moe_intermediate_size=20,
+        num_experts=6, num_experts_per_tok=3, norm_topk_prob=False,
+        architectures=["Qwen3MoeForCausalLM"]))
+
+
 # A token for padding would have no gradient from the embedding.
 def gemma2():
     return transformers.Gemma2Config(**llama_keys(
@@ -131,7 +144,7 @@ def linear(name, shape, bias):
     return {name + ".weight": shape} | ({name + ".bias": shape[:-1]} if bias else {})
 
 
-def shapes(family, kv, head_dim, ffn, norms, biases, tied, qk_norm=False, post_norms=0):
+def shapes(family, kv, head_dim, ffn, norms, biases, tied, qk_norm=False, post_norms=0, experts=0):
     """biases: of q, k and v; of the other linear layers."""
     layer_norm = family not in ("llama", "gemma")
 
@@ -145,14 +158,20 @@ def shapes(family, kv, head_dim, ffn, norms, biases, tied, qk_norm=False, post_n
         layer |= norm(f"post_norm{i + 1}")
     if qk_norm:
         layer |= {"attention.q_norm.gain": (head_dim,), "attention.k_norm.gain": (head_dim,)}
+    if experts:
+        layer |= {"mlp.router.weight": (experts, C)}
     if kv == H:
         layer |= linear("attention.qkv", (3, H * head_dim, C), biases[0])
     else:
         layer |= linear("attention.kv", (2, kv * head_dim, C), biases[0])
         layer |= linear("attention.q", (H * head_dim, C), biases[0])
     layer |= linear("attention.out", (C, H * head_dim), biases[1])
-    layer |= linear("mlp.in", (ffn, C) if layer_norm else (2, ffn, C), biases[1])
-    layer |= linear("mlp.out", (C, ffn), biases[1])
+    if experts:
+        layer |= {"mlp.experts.in.weight": (experts, 2, ffn, C),
+                  "mlp.experts.out.weight": (experts, C, ffn)}
+    else:
+        layer |= linear("mlp.in", (ffn, C) if layer_norm else (2, ffn, C), biases[1])
+        layer |= linear("mlp.out", (C, ffn), biases[1])
     all_shapes = {"embedding.token": (V, C)}
     if family == "gpt":
         all_shapes["embedding.position"] = (T, C)
@@ -183,10 +202,15 @@ def to_gpt2(w, layer):
 def to_llama(w, layer):
     out = {"input_layernorm.weight": w["norm1.gain"],
            "post_attention_layernorm.weight": w["norm2.gain"],
-           "self_attn.o_proj.weight": w["attention.out.weight"],
-           "mlp.gate_proj.weight": w["mlp.in.weight"][0],
-           "mlp.up_proj.weight": w["mlp.in.weight"][1],
-           "mlp.down_proj.weight": w["mlp.out.weight"]}
+           "self_attn.o_proj.weight": w["attention.out.weight"]}
+    if "mlp.router.weight" in w:
+        out |= {"mlp.gate.weight": w["mlp.router.weight"],
+                "mlp.experts.gate_up_proj": w["mlp.experts.in.weight"].flatten(1, 2),
+                "mlp.experts.down_proj": w["mlp.experts.out.weight"]}
+    else:
+        out |= {"mlp.gate_proj.weight": w["mlp.in.weight"][0],
+                "mlp.up_proj.weight": w["mlp.in.weight"][1],
+                "mlp.down_proj.weight": w["mlp.out.weight"]}
     for name in ("weight", "bias"):
         if f"attention.kv.{name}" in w or f"attention.qkv.{name}" in w:
             for part, value in zip("qkv", parts_of(w, name)):
@@ -270,7 +294,7 @@ def to_library(family, w):
 
 class Run:
     def __init__(self, config, family, dtype, **sizes):
-        config._attn_implementation = "eager"
+        config._attn_implementation = config._experts_implementation = "eager"
         self.model = transformers.AutoModelForCausalLM.from_config(config).to(dtype).train()
         self.family = family
         gpt_losses.shapes = lambda _: shapes(family, tied=config.tie_word_embeddings, **sizes)
@@ -326,6 +350,10 @@ RUNS = {
                                    qk_norm=True)),
     "mistral": (mistral, "llama",
                 dict(kv=2, head_dim=D, ffn=112, norms=2, biases=(False, False))),
+    "mixtral": (mixtral, "llama", dict(kv=2, head_dim=D, ffn=24, norms=2, biases=(False, False),
+                                       experts=4)),
+    "qwen3_moe": (qwen3_moe, "llama", dict(kv=2, head_dim=10, ffn=20, norms=2,
+                                           biases=(False, False), qk_norm=True, experts=6)),
     "qwen2_window": (qwen2_window, "llama",
                      dict(kv=2, head_dim=D, ffn=112, norms=2, biases=(True, False))),
     "gemma2": (gemma2, "gemma", dict(kv=2, head_dim=10, ffn=112, norms=2, biases=(False, False),

@@ -251,7 +251,7 @@ TEST(ConfigFile, RefusesWhatDoesNotRun) {
   expect_refused(with(llama, "LlamaForCausalLM", "BertModel"),
                  "architecture \"BertModel\" is not supported. Supported: GPT2LMHeadModel, "
                  "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, "
-                 "FalconForCausalLM, "
+                 "MixtralForCausalLM, Qwen3MoeForCausalLM, FalconForCausalLM, "
                  "GPTNeoXForCausalLM, Gemma2ForCausalLM, Gemma3ForCausalLM");
   expect_refused(gpt2, "'resid_pdrop' is 0.1, but training here has no dropout: say dropout = 0");
   expect_refused(with(falcon, "\"alibi\": false", "\"alibi\": true"), "it has ALiBi positions");

@@ -39,15 +39,18 @@ const char* torch_name(Dtype dtype) {
   return "";
 }
 
-/// The last architecture of its family all of whose properties the model has.
+}  // namespace
+
 const Architecture& architecture(const Config& m) {
   const std::vector<Architecture>& all = m.family->architectures;
   const auto found = std::find_if(all.rbegin(), all.rend(), [&](const Architecture& one) {
     return (m.qkv_bias || !one.qkv_bias) && (m.qk_norm || !one.qk_norm) &&
-           (m.window > 0 || !one.window);
+           (m.window > 0 || !one.window) && (m.num_experts > 0) == one.experts;
   });
   return found == all.rend() ? all.front() : *found;
 }
+
+namespace {
 
 /// Titles of the families whose files have a key.
 std::string titles(std::string ConfigKeys::*key) {
@@ -71,6 +74,7 @@ bool holds(Limit::Kind kind, const Config& m) {
     case Limit::Kind::heads_fill_hidden: return m.attention_size() == m.hidden_size;
     case Limit::Kind::heads_divide_hidden: return m.hidden_size % m.num_heads == 0;
     case Limit::Kind::no_layer_kinds: return m.layer_kinds.empty();
+    case Limit::Kind::normalized_topk: return m.normalize_topk;
     case Limit::Kind::one_rope_theta: return m.window_rope_theta == 0.0;
     case Limit::Kind::no_attention_cap: return m.attention_cap == 0.0;
     case Limit::Kind::whole_query_scalar: return query_scalar(m) == std::floor(query_scalar(m));
@@ -106,6 +110,7 @@ class ConfigWriter {
     if (!names_.bias.empty()) config_[names_.bias] = model_.linear_bias;
     if (!names_.parallel_residual.empty()) config_[names_.parallel_residual] = model_.parallel();
     set_heads();
+    if (model_.num_experts > 0) set_experts();
     set_scores();
     if (model_.rotary()) set_rotary();
     set_window();
@@ -146,6 +151,14 @@ class ConfigWriter {
                         {"num_kv_heads", model_.kv_heads()},
                         {"num_ln_in_parallel_attn", model_.layer_norms}});
     }
+  }
+
+  void set_experts() {
+    config_[names_.num_experts] = model_.num_experts;
+    config_[names_.experts_per_token] = model_.experts_per_token;
+    const std::string& inner = names_.expert_ffn_size;
+    config_[inner.empty() ? names_.ffn_size : inner] = model_.expert_ffn_size;
+    if (!names_.normalize_topk.empty()) config_[names_.normalize_topk] = model_.normalize_topk;
   }
 
   void set_scores() {

@@ -9,6 +9,9 @@
 
 namespace brume::interop {
 
+/// The last architecture of the model's family all of whose properties it has.
+const families::Architecture& architecture(const model::Config& config);
+
 /// What config.json says of a model in the words of model::resolved, which reads it.
 /// @throws Error(input)  for a model that the library has no counterpart of
 nlohmann::json hugging_face_config(const model::Config& config, Dtype dtype);

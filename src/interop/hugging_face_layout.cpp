@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.hpp"
+#include "hugging_face_config.hpp"
 
 namespace brume::interop {
 namespace {
@@ -74,8 +75,8 @@ class LayoutBuilder {
              (module == "attention.qkv" || module == "attention.q" || module == "attention.kv"))
       placed.runs = fused(parameter, prefix + names_.fused_qkv + kind, module);
     else
-      placed.runs = equal_parts(in_layer ? names_.of_layer : names_.ends, module, prefix, kind,
-                                placed.rows(), parameter.name);
+      placed.runs =
+          equal_parts(names_of(module, in_layer), prefix, kind, placed.rows(), parameter.name);
     for (const RowRun& run : placed.runs) add_tensor(run, placed);
     layout_.parameters.push_back(std::move(placed));
   }
@@ -90,17 +91,30 @@ class LayoutBuilder {
     return fused_rows(model_, tensor, module);
   }
 
-  static std::vector<RowRun> equal_parts(const families::TensorNames::Map& names,
-                                         const std::string& module, const std::string& prefix,
-                                         const std::string& kind, std::int64_t rows,
-                                         const std::string& parameter) {
-    const auto found = names.find(module);
-    require(found != names.end(), Failure::input,
+  /// Tensors with equal parts of a module's rows; none: it has no place in the format.
+  std::vector<std::string> names_of(const std::string& module, bool in_layer) const {
+    const families::TensorNames::Map& own = architecture_.tensors;
+    const families::TensorNames::Map& common = in_layer ? names_.of_layer : names_.ends;
+    const bool is_own = in_layer && own.contains(module);
+    const auto found = is_own ? own.find(module) : common.find(module);
+    if (!is_own && found == common.end()) return {};
+    const std::vector<std::string>& names = found->second;
+    if (names.front().find('*') == std::string::npos) return names;
+    std::vector<std::string> all;
+    for (int expert = 0; expert < model_.num_experts; ++expert)
+      for (std::string name : names)
+        all.push_back(name.replace(name.find('*'), 1, std::to_string(expert)));
+    return all;
+  }
+
+  static std::vector<RowRun> equal_parts(const std::vector<std::string>& names,
+                                         const std::string& prefix, const std::string& kind,
+                                         std::int64_t rows, const std::string& parameter) {
+    require(!names.empty(), Failure::input,
             "the parameter {} has no place in Hugging Face's format of this family", parameter);
     std::vector<RowRun> runs;
-    const auto parts = std::int64_t(found->second.size());
-    for (const std::string& name : found->second)
-      runs.push_back({prefix + name + kind, 0, rows / parts});
+    for (const std::string& name : names)
+      runs.push_back({prefix + name + kind, 0, rows / std::int64_t(names.size())});
     return runs;
   }
 
@@ -121,6 +135,7 @@ class LayoutBuilder {
   const Config& model_;
   const bool of_adapter_;
   const families::TensorNames& names_ = model_.family->tensors;
+  const families::Architecture& architecture_ = architecture(model_);
   HuggingFaceLayout layout_{};
   std::map<std::string, std::size_t> places_;  ///< of tensors
 };

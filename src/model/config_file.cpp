@@ -55,6 +55,8 @@ class ConfigFile {
   void set_class(const std::string& keys) { class_ = json::parse(keys); }
   /// Whether the file's class reads the key. The Transformers library ignores any other one.
   bool reads(const std::string& key) const { return class_.contains(key); }
+  /// Whether the file itself has the key.
+  bool has(const std::string& key) const { return object_.contains(key); }
   /// Whether the class has no value of its own for the key.
   bool is_optional(const std::string& key) const { return class_.at(key).is_null(); }
 
@@ -432,6 +434,33 @@ void set_biases(ConfigFile& file, KeyWriter& out, const Kind& kind) {
   out.set("linear_bias", &Keys::linear_bias, key.empty() ? kind.family.biased : all, from);
 }
 
+void set_experts(ConfigFile& file, KeyWriter& out, const ConfigKeys& names) {
+  if (names.num_experts.empty()) return;
+  const std::string newer = "num_local_experts";  // newer versions of the library write it
+  const std::string& count = file.has(newer) ? newer : names.num_experts;
+  out.set("num_experts", &Keys::num_experts, file.size(count), count);
+  out.set("experts_per_token", &Keys::experts_per_token, file.size(names.experts_per_token),
+          names.experts_per_token);
+  if (!names.expert_ffn_size.empty())
+    out.set("expert_ffn_size", &Keys::expert_ffn_size, file.size(names.expert_ffn_size),
+            names.expert_ffn_size);
+  if (!names.normalize_topk.empty())
+    out.set("normalize_topk", &Keys::normalize_topk, file.truth(names.normalize_topk),
+            names.normalize_topk);
+  const double coefficient = file.number_if("router_aux_loss_coef").value_or(0.0);
+  if (file.truth("output_router_logits") && coefficient > 0.0 && !out.given("balance_loss"))
+    log::warn(
+        "{}: 'router_aux_loss_coef' = {} is left out: its sum takes all layers as one; "
+        "model.balance_loss = {:.3g}, which takes them apart, is about as strong",
+        file.path(), coefficient,
+        coefficient * out.keys().experts_per_token / std::max(1, out.keys().num_layers));
+  if (!file.reads("mlp_only_layers")) return;
+  const json* dense = file.find("mlp_only_layers");
+  file.needs(file.size("decoder_sparse_step") == 1 && (dense == nullptr || dense->empty()),
+             "'decoder_sparse_step' must be 1 and 'mlp_only_layers' empty: all layers have experts "
+             "here");
+}
+
 /// Sets the divisor of attention scores and the caps of scores and logits.
 void set_scores(ConfigFile& file, KeyWriter& out, const ConfigKeys& names) {
   if (!names.query_scalar.empty())
@@ -461,6 +490,7 @@ void read(ConfigFile& file, KeyWriter& out, const Kind& kind) {
     out.set("parallel_residual", &Keys::parallel_residual, file.truth(names.parallel_residual),
             names.parallel_residual);
   set_biases(file, out, kind);
+  set_experts(file, out, names);
   out.set("qk_norm", &Keys::qk_norm, architecture.qk_norm, "architectures");
   set_scores(file, out, names);
   refuse_activation(file, names.activation, families::activation_names(family.mlp));
@@ -473,11 +503,12 @@ void read(ConfigFile& file, KeyWriter& out, const Kind& kind) {
 }
 
 /// What a file asks for that no family here has, as far as its keys and name say.
-std::string missing(ConfigFile& file, const std::string& name) {
+std::string missing(ConfigFile& file, const std::string& name, const Architecture* architecture) {
   std::vector<std::string> parts;
   for (const char* key :
        {"num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"}) {
     const json* value = file.find(key);
+    if (architecture != nullptr && architecture->experts) continue;
     if (value != nullptr && *value != 1 && parts.empty()) parts.emplace_back("mixtures of experts");
   }
   if (file.find("kv_lora_rank") != nullptr) parts.emplace_back("latent attention");
@@ -499,7 +530,6 @@ Kind kind_of(ConfigFile& file) {
       "'architectures' must be a list of one name, found {}",
       names ? deck::describe_json(*names) : "");
   const std::string name = names != nullptr ? (*names)[0].get<std::string>() : type;
-  const std::string without = missing(file, name);
   std::optional<Kind> found;
   std::vector<std::string> known;
   for (const Family& family : families::families())
@@ -507,6 +537,7 @@ Kind kind_of(ConfigFile& file) {
       known.push_back(names != nullptr ? one.name : one.model_type);
       if (known.back() == name) found.emplace(Kind{family, one});
     }
+  const std::string without = missing(file, name, found ? &found->architecture : nullptr);
   file.needs(found.has_value(), "{} \"{:.40}\" is not supported{}. Supported: {}",
              names != nullptr ? "architecture" : "model_type", name,
              without.empty() ? "" : fmt::format(": it has {}", without), fmt::join(known, ", "));
