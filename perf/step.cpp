@@ -4,7 +4,8 @@
 /// data-parallel ranks of one core each. Brume's ranks are threads of this process, PyTorch's are
 /// processes. On a device GPT 1.3B, which PyTorch compiles. BRUME_PYTHON names a Python with torch;
 /// without one the table has no PyTorch. With --adapter both train a low-rank adapter only, which
-/// PEFT adds to PyTorch's model.
+/// PEFT adds to PyTorch's model. With --experts the model is a small mixture of experts, for
+/// PyTorch that of the Transformers library.
 #include <fmt/format.h>
 #include <stdio.h>
 
@@ -35,8 +36,10 @@ using Clock = std::chrono::steady_clock;
 struct Size {
   const char* name;
   int layers, hidden, heads;
+  int experts = 0, experts_per_token = 0, expert_ffn = 0;
 };
-constexpr Size gpt2{"GPT-2 124M", 12, 768, 12}, gpt_1_3b{"GPT 1.3B", 24, 2048, 16};
+constexpr Size gpt2{"GPT-2 124M", 12, 768, 12}, gpt_1_3b{"GPT 1.3B", 24, 2048, 16},
+    mixture{"64 experts, 8 a token", 4, 512, 8, 64, 8, 256};
 
 struct Case {
   Size size;
@@ -67,6 +70,14 @@ model::Config model_of(const Case& c) {
                       .seq_len = c.seq_len,
                       .vocab_size = 50257,
                       .precision = c.precision};
+  if (c.size.experts > 0) {
+    model.family = &model::family("llama");
+    model.num_experts = c.size.experts;
+    model.experts_per_token = c.size.experts_per_token;
+    model.expert_ffn_size = c.size.expert_ffn;
+    model.qkv_bias = model.linear_bias = model.normalize_topk = false;
+    model.qk_norm = true;
+  }
   if (c.adapter_rank == 0) return model;
   model.adapter = {.rank = c.adapter_rank, .targets = model::adapter_targets(model)};
   model::freeze(model, [](const model::Parameter& one) { return !one.id.is_adapter(); });
@@ -125,10 +136,10 @@ bool add_pytorch(const Case& c, const Split& split, Steps& steps) {
   if (python == nullptr) return false;
   const std::string command = fmt::format(
       "{} {} --layers {} --hidden {} --heads {} --batch {} --seq_len {} --ranks {} --threads {} "
-      "--steps {} --precision {} --device {} --adapter {}",
+      "--steps {} --precision {} --device {} --adapter {} --experts {} --chosen {} --expert_ffn {}",
       python, BRUME_STEP_PY, c.size.layers, c.size.hidden, c.size.heads, c.batch, c.seq_len,
       split.ranks, split.threads, c.steps, name(c.precision), device::on_device() ? "cuda" : "cpu",
-      c.adapter_rank);
+      c.adapter_rank, c.size.experts, c.size.experts_per_token, c.size.expert_ffn);
   FILE* const output = ::popen(command.c_str(), "r");
   if (output == nullptr) return false;
   for (double step_s = 0.0; std::fscanf(output, "%lf", &step_s) == 1;)
@@ -184,20 +195,21 @@ std::map<std::string, double> products_s(const Case& c, const Split& split) {
     const std::unique_ptr<device::Stream> stream = device::make_stream();
     if (stream) stream->bind();
     const model::Config model = model_of(c);
-    for (const auto segment :
-         {model::SegmentKind::attention, model::SegmentKind::mlp, model::SegmentKind::head})
+    for (const auto segment : model::segment_kinds(model))
       for (const model::Operator& op : model::segment(model, segment).operators) {
-        if (op.kind != model::OperatorKind::matmul) continue;
+        if (!model::is_product(op.kind)) continue;
+        const int parts = op.kind == model::OperatorKind::experts ? model.num_experts : 1;
         const auto dim = [&](int d) {
           return int(op.dims[std::size_t(d)].evaluate(
               {{"b", double(c.batch) / split.ranks}, {"tp", 1.0}}));
         };
-        const double times = segment == model::SegmentKind::head ? 1.0 : model.num_layers;
+        const double times = parts * (segment == model::SegmentKind::head ? 1.0 : model.num_layers);
         for (const bool backward : {false, true}) {
           world.barrier();
           const auto product = c.precision == model::Precision::bf16 ? product_s<kernels::bfloat16>
                                                                      : product_s<float>;
-          const double time_s = times * product(dim(0), dim(1), dim(2), backward, op.trained > 0.0);
+          const double time_s =
+              times * product(dim(0) / parts, dim(1), dim(2), backward, op.trained > 0.0);
           if (world.rank() == 0)
             sums[fmt::format("{} {}", backward ? "backward" : "forward", model::name(segment))] +=
                 time_s;
@@ -271,7 +283,7 @@ void compare(const Case& c, const std::vector<Split>& splits, int rounds) {
 
 }  // namespace
 
-/// perf_step [--adapter=RANK] [rounds [seq_len...]]
+/// perf_step [--adapter=RANK | --experts] [rounds [seq_len...]]
 int main(int argc, char** argv) {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);  // tables show when they are done, also in a pipe
   device::use_device(0, 1);
@@ -281,6 +293,8 @@ int main(int argc, char** argv) {
     adapter_rank = std::atoi(argv[1] + adapter.size());
     ++argv, --argc;
   }
+  const bool experts = argc > 1 && argv[1] == std::string_view("--experts");
+  if (experts) ++argv, --argc;
   const int rounds = argc > 1 ? std::max(1, std::atoi(argv[1])) : 3;
   std::vector<int> lengths;
   for (int i = 2; i < argc; ++i) lengths.push_back(std::atoi(argv[i]));
@@ -299,6 +313,7 @@ int main(int argc, char** argv) {
   const std::vector<model::Precision> precisions{model::Precision::fp32, model::Precision::bf16};
   for (const int seq_len : lengths)
     for (const model::Precision precision : precisions)
-      compare({gpt2, precision, batch, seq_len, seq_len > 256 ? 1 : 3, adapter_rank}, splits,
-              rounds);
+      compare({experts ? mixture : gpt2, precision, batch, seq_len, seq_len > 256 ? 1 : 3,
+               adapter_rank},
+              splits, rounds);
 }

@@ -50,10 +50,29 @@ class Gpt(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
+def mixture(o):
+    """A model of the Transformers library whose products are grouped by expert."""
+    import transformers
+    model = transformers.Qwen3MoeForCausalLM(transformers.Qwen3MoeConfig(
+        num_hidden_layers=o.layers, hidden_size=o.hidden, num_attention_heads=o.heads,
+        num_key_value_heads=o.heads, head_dim=o.hidden // o.heads, num_experts=o.experts,
+        num_experts_per_tok=o.chosen, moe_intermediate_size=o.expert_ffn, norm_topk_prob=False,
+        vocab_size=VOCABULARY, tie_word_embeddings=True, use_cache=False))
+
+    class Loss(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self, tokens, targets):
+            return F.cross_entropy(self.model(tokens).logits.flatten(0, 1), targets.flatten())
+    return Loss()
+
+
 def train(rank, o):
     torch.set_num_threads(o.threads)
     torch.manual_seed(1)
-    model = Gpt(o).to(o.device)
+    model = (mixture(o) if o.experts > 0 else Gpt(o)).to(o.device)
     if o.adapter > 0:
         import peft
         peft.inject_adapter_in_model(
@@ -88,7 +107,7 @@ def train(rank, o):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     for name, value in dict(layers=12, hidden=768, heads=12, batch=4, seq_len=64, ranks=1, threads=1,
-                             steps=3, adapter=0).items():
+                             steps=3, adapter=0, experts=0, chosen=0, expert_ffn=0).items():
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
