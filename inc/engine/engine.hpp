@@ -115,10 +115,16 @@ struct StepMetrics {
   bool left_out = false;         ///< ... the batch was bad before, so this time nothing ran
   double iteration_s = 0.0;      ///< its tasks; in a training from one step's end to the next's
   double data_s = 0.0;           ///< wait for its batch
+  double load_factor = 0.0;      ///< of experts, see load_factor(); 0: not known here
   std::array<double, schedule::num_channels> busy_s{};  ///< each channel at work
   /// Part of busy_s that overlaps with compute.
   std::array<double, schedule::num_channels> hidden_s{};
 };
+
+/// Mean over layers of the largest load of an expert over the mean load.
+///
+/// @param loads  [L, E] copies of tokens that went to each expert, of all ranks
+double load_factor(std::span<const double> loads, int num_experts);
 
 /// A piece of a parameter or of its optimizer state on this rank. It is the flat range
 /// [first, first + elements) of the slice [offset, offset + shape) of the whole tensor. Below fp32
@@ -205,6 +211,9 @@ class Engine {
 
   const schedule::Program& program() const;               ///< the Program of training
   const std::vector<schedule::Span>& last_times() const;  ///< times of the last step, by task
+  /// Copies of tokens that this rank sent to each expert of each layer in the last step, [L, E];
+  /// tensor-parallel ranks count theirs once.
+  const std::vector<std::int64_t>& last_loads() const;
   std::string in_flight() const;     ///< tasks running now, if any, for the watchdog; any thread
   std::vector<int> awaited() const;  ///< other ranks without which these do not end; any thread
 

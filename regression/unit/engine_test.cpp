@@ -6,6 +6,7 @@
 #include <cmath>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <random>
 #include <set>
 #include <string>
@@ -264,6 +265,41 @@ TEST(Engine, IsolatedDocumentsTrainLikeSequencesOfTheirOwn) {
       EXPECT_NEAR(packed.norms[step] / alone.norms[step], 1.0, 1e-4) << model::text(model);
     }
   }
+}
+
+// By hand: loads 1 and 3 have a largest one of 1.5 times the mean, 4 and 4 of 1.
+TEST(Engine, LoadFactorIsTheLargestLoadOverTheMean) {
+  const std::vector<double> loads{1.0, 3.0, 4.0, 4.0};
+  EXPECT_DOUBLE_EQ(load_factor(loads, 2), 1.25);
+}
+
+// Neither recomputation nor an evaluation counts, nor a second tensor-parallel rank.
+TEST(Engine, CountsEachCopyOfATokenOnce) {
+  std::mt19937 random(7);
+  model::Config model = test::random_experts_model(random);
+  model.num_layers = 3, model.num_experts = 5, model.experts_per_token = 2;
+  const test::TokenFixture tokens(model.vocab_size);
+  const data::Sampler data = tokens.sampler(model.seq_len);
+  const auto loads = [&](const plan::Plan& plan) {
+    std::vector<std::int64_t> sums(15);
+    std::mutex mutex;
+    comm::run_local(plan.devices(), [&](comm::Communicator& world) {
+      Engine engine(plan, model, test::contract_settings(3), world);
+      engine.evaluate(data, 0, 4);
+      engine.step(data);
+      const std::lock_guard lock(mutex);
+      for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += engine.last_loads().at(i);
+    });
+    return sums;
+  };
+  const std::vector<std::int64_t> one = loads(test::one_rank_plan(model, 8));
+  for (std::size_t layer = 0; layer < 3; ++layer)
+    EXPECT_EQ(std::accumulate(one.begin() + std::ptrdiff_t(5 * layer),
+                              one.begin() + std::ptrdiff_t(5 * layer + 5), std::int64_t{0}),
+              8 * model.seq_len * 2);
+  plan::Plan plan = plan::equal_stages(model, 8, 1, {.microbatch = 2, .dp = 2, .tp = 2});
+  plan.stages[0].ckpt_layers = 2;
+  EXPECT_EQ(loads(plan), one);
 }
 
 /// Stages of three tensor-parallel ranks, alone and beside stages of two and of one.

@@ -82,6 +82,26 @@ TEST(Layer, BackwardBehindPostNormsAndNormsOfHeads) {
             "norm1.A qkv.W qkv.I norm1.I");
 }
 
+// Routes and gates come from the forward. The router reads the normed input before its gradient
+// takes that place.
+TEST(Layer, BackwardOfExperts) {
+  Config mixtral = test::special_models().front();
+  mixtral.num_experts = 4, mixtral.experts_per_token = 2, mixtral.expert_ffn_size = 20;
+  const Segment s = segment(mixtral, SegmentKind::experts);
+  EXPECT_EQ(text(s),
+            "combine.I swiglu.A out.W out.I swiglu.I choice.I norm2.A dispatch.A in.W in.I norm2.A "
+            "router.I dispatch.I norm2.I");
+  std::string saved, output_only;
+  for (const Saved& one : s.saved)
+    saved += one.name + (one.cheap ? ".cheap " : " ") + (one.for_weights ? "W " : "");
+  for (const Operator& op : s.operators)
+    if (op.output_only) output_only += op.name + " ";
+  EXPECT_EQ(saved,
+            "norm2.rstd W logits routes W wide W gates W norm2.out.cheap W dispatched.cheap W "
+            "activated.cheap W ");
+  EXPECT_EQ(output_only, "out combine ");
+}
+
 // The exchanges there and back, and the sum of the terms of attention's output.
 TEST(Layer, ExchangesEndRuns) {
   Config gemma3 = test::special_models().back();

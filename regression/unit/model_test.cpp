@@ -175,6 +175,32 @@ TEST(Model, CountsTheParametersOfOtherFamilies) {
   EXPECT_EQ(num_parameters(falcon), 41'303'293'952);
 }
 
+// Published: 46.7 and 12.9 billion of Mixtral 8x7B, 30.5 and 3.3 of Qwen3-30B-A3B, whose router has
+// 128 experts.
+TEST(Model, CountsTheParametersOfMixtures) {
+  Config mixtral{.family = &family("llama"),
+                 .num_layers = 32,
+                 .hidden_size = 4096,
+                 .num_heads = 32,
+                 .num_kv_heads = 8,
+                 .num_experts = 8,
+                 .experts_per_token = 2,
+                 .expert_ffn_size = 14336,
+                 .seq_len = 4096,
+                 .vocab_size = 32000,
+                 .tied_head = false,
+                 .qkv_bias = false,
+                 .linear_bias = false};
+  EXPECT_EQ(num_parameters(mixtral), 46'702'792'704);
+  EXPECT_EQ(num_active_parameters(mixtral), 12'879'925'248);
+  Config qwen3 = mixtral;
+  qwen3.num_layers = 48, qwen3.hidden_size = 2048, qwen3.num_kv_heads = 4, qwen3.head_size = 128;
+  qwen3.num_experts = 128, qwen3.experts_per_token = 8, qwen3.expert_ffn_size = 768;
+  qwen3.vocab_size = 151936, qwen3.qk_norm = true;
+  EXPECT_EQ(num_parameters(qwen3), 30'532'122'624);
+  EXPECT_NEAR(double(num_active_parameters(qwen3)), 3.35e9, 0.01e9);
+}
+
 TEST(Model, ASegmentListPerFamily) {
   using enum SegmentKind;
   EXPECT_EQ(segment_kinds(small()), (std::vector{embedding, attention, mlp, head}));

@@ -25,37 +25,41 @@ struct Column {
   const char* name;
   std::size_t width;
   int rank;  ///< those of the highest rank are left out first where the terminal is narrow
+  bool of_experts = false;
 };
 constexpr std::array step_columns{
-    Column{"step", 7, 0},    Column{"loss", 8, 0},     Column{"grad_norm", 9, 0},
-    Column{"lr", 9, 2},      Column{"tokens/s", 8, 0}, Column{"a device", 8, 6},
-    Column{"TFLOP/s", 7, 4}, Column{"MFU", 6, 3},      Column{"step time", 9, 0},
-    Column{"left", 8, 1},    Column{"memory", 11, 5},
+    Column{"step", 7, 0},       Column{"loss", 8, 0},     Column{"grad_norm", 9, 0},
+    Column{"lr", 9, 2},         Column{"tokens/s", 8, 0}, Column{"a device", 8, 6},
+    Column{"TFLOP/s", 7, 4},    Column{"MFU", 6, 3},      Column{"step time", 9, 0},
+    Column{"load", 5, 1, true}, Column{"left", 8, 1},     Column{"memory", 11, 5},
 };
 using StepCells = std::array<std::string, step_columns.size()>;
 
 /// The cells for which there is room, in order.
-std::string step_line(const StepCells& cells, std::size_t room) {
+std::string step_line(const StepCells& cells, std::size_t room, bool experts) {
   int ranks = 0;
   for (const Column& column : step_columns) ranks = std::max(ranks, column.rank);
+  const auto shown = [&](const Column& column) {
+    return column.rank <= ranks && (experts || !column.of_experts);
+  };
   const auto width = [&] {
     std::size_t sum = 0;
     for (const Column& column : step_columns)
-      if (column.rank <= ranks) sum += (sum > 0 ? 2 : 0) + column.width;
+      if (shown(column)) sum += (sum > 0 ? 2 : 0) + column.width;
     return sum;
   };
   while (ranks > 0 && width() > room) --ranks;
   std::string line;
   for (std::size_t c = 0; c < cells.size(); ++c)
-    if (step_columns[c].rank <= ranks)
+    if (shown(step_columns[c]))
       line += fmt::format("{}{:>{}}", line.empty() ? "" : "  ", cells[c], step_columns[c].width);
   return line;
 }
 
-std::string step_header(std::size_t room) {
+std::string step_header(std::size_t room, bool experts) {
   StepCells names;
   for (std::size_t c = 0; c < names.size(); ++c) names[c] = step_columns[c].name;
-  return step_line(names, room);
+  return step_line(names, room, experts);
 }
 
 /// "2:05:09": hours, minutes, seconds; of hundreds of hours "12d04h".
@@ -105,7 +109,7 @@ Screen::Screen(const ScreenSettings& settings, const Expectation& expected,
     report(fmt::format("{} of {} steps are done: raise training.steps, or --steps, to go on",
                        settings_.first_step, settings_.last_step));
   else if (!settings_.json)
-    say(step_header(columns_));
+    say(step_header(columns_, settings_.experts));
 }
 
 /// A line of the results, at once, because standard output may be a pipe.
@@ -155,13 +159,13 @@ void Screen::show(const io::Row& row) {
     } else {
       const double mfu = yardstick_.mfu(row.tokens_per_s);
       const double flops_per_s = yardstick_.flops_per_s(row.tokens_per_s) / yardstick_.devices;
-      say(step_line(
-          {std::to_string(done), format_value(m.loss, 8), format_value(m.grad_norm, 9),
-           fmt::format("{:.3e}", m.lr), fmt::format("{:.0f}", row.tokens_per_s),
-           fmt::format("{:.0f}", row.tokens_per_s / yardstick_.devices),
-           format_speed(flops_per_s / 1e12), format_share(mfu), format_seconds(m.iteration_s),
-           format_left(left_s(row)), format_bytes(double(largest(row.peak_bytes)))},
-          columns_));
+      say(step_line({std::to_string(done), format_value(m.loss, 8), format_value(m.grad_norm, 9),
+                     fmt::format("{:.3e}", m.lr), fmt::format("{:.0f}", row.tokens_per_s),
+                     fmt::format("{:.0f}", row.tokens_per_s / yardstick_.devices),
+                     format_speed(flops_per_s / 1e12), format_share(mfu),
+                     format_seconds(m.iteration_s), fmt::format("{:.2f}", m.load_factor),
+                     format_left(left_s(row)), format_bytes(double(largest(row.peak_bytes)))},
+                    columns_, settings_.experts));
       if (m.skipped)
         say(m.scaled_down ? "        gradients too large for fp16: scaled down, update skipped"
             : m.nothing_learned ? "        no token of the batch is to be learned: update skipped"

@@ -28,7 +28,8 @@ struct ScreenSettings {
   std::int64_t first_step = 0;  ///< done before
   std::int64_t last_step = 0;
   int log_every = 1;
-  bool json = false;  ///< lines of metrics.jsonl instead of a table
+  bool json = false;     ///< lines of metrics.jsonl instead of a table
+  bool experts = false;  ///< the model has some
 };
 
 /// Rank 0's view of a run, on standard output; progress on standard error.

@@ -150,10 +150,13 @@ class Training {
       description_.host_bytes.push_back(program.arena_bytes[std::size_t(schedule::Tier::host)]);
     }
     if (!run_.searched) log::info("{}", plan::table(run_.plan, terminal::columns(STDERR_FILENO)));
-    log::info("{} parameters, {} tokens to train on; predicted step time {}",
-              format_count(double(model::num_parameters(run_.model))),
-              format_count(double(run_.train_data->num_windows()) * run_.model.seq_len),
-              format_seconds(simulation.iteration_s));
+    const double active = double(model::num_active_parameters(run_.model));
+    log::info(
+        "{} parameters{}, {} tokens to train on; predicted step time {}",
+        format_count(double(model::num_parameters(run_.model))),
+        run_.model.num_experts > 0 ? fmt::format(", {} for a token", format_count(active)) : "",
+        format_count(double(run_.train_data->num_windows()) * run_.model.seq_len),
+        format_seconds(simulation.iteration_s));
     if (const std::string frozen = model::frozen_text(run_.model); !frozen.empty())
       log::info("frozen: {}", frozen);
     return simulation.iteration_s;
@@ -267,7 +270,8 @@ class Training {
                                    .first_step = engine_->steps_done(),
                                    .last_step = run_.last_step,
                                    .log_every = run_.deck.output.log_every,
-                                   .json = options_.log == "json"},
+                                   .json = options_.log == "json",
+                                   .experts = run_.model.num_experts > 0},
                     expectation(run_, description_.predicted_iteration_s, predicted_.front(),
                                 session_.ranks_per_node()),
                     yardstick(run_));
@@ -342,6 +346,7 @@ class Training {
     }
     metrics.iteration_s = shared[0];
     metrics.data_s = shared[4];
+    metrics.load_factor = shared_load_factor();
     if (shared[2] > 0.0) saving_->note_write_s(shared[2]);
     checkpoint_due_ = checkpoint_due_ || shared[3] > 0.0;
     const std::vector<std::string> stragglers = checks_->after_step(metrics);
@@ -358,6 +363,16 @@ class Training {
         metrics_log_->add(io::Event{metrics.step + 1, io::Event::Kind::straggler, said});
     }
     return Stop(int(shared[1]));
+  }
+
+  /// The load factor of the experts in the last step; 0 without experts.
+  double shared_load_factor() {
+    const std::vector<std::int64_t>& mine = engine_->last_loads();
+    if (mine.empty()) return 0.0;
+    std::vector<double> loads(mine.begin(), mine.end());
+    const BetweenSteps telling(between_steps_, "summing the experts' loads");
+    crew_.all_reduce(loads, comm::Reduction::sum);
+    return engine::load_factor(loads, run_.model.num_experts);
   }
 
   /// @param bad_step  whose batch is left out from now on

@@ -16,6 +16,8 @@ class Compute {
   virtual ~Compute() = default;
   virtual void run(const schedule::Program& program, const schedule::Task& task,
                    const StepScalars& step) const = 0;
+  /// See SegmentTasks.
+  virtual std::vector<std::int64_t> take_loads() const = 0;
 };
 
 /// The Compute for the model's precision.
@@ -32,6 +34,7 @@ class ComputeOf final : public Compute {
 
   void run(const schedule::Program& program, const schedule::Task& task,
            const StepScalars& step) const override;
+  std::vector<std::int64_t> take_loads() const override { return segments_.take_loads(); }
 
  private:
   /// Elements [first, end) of a block, for the update's kernel.

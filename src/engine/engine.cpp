@@ -259,7 +259,8 @@ struct Engine::Impl {
   double pending_squares = 0.0;  ///< ... of its gradient, S^2 times too large
   LossScaling scaling;
   std::vector<Span> times;
-  Executor executor;  ///< last: its threads use the rest
+  std::vector<std::int64_t> loads;  ///< of experts in the last step
+  Executor executor;                ///< last: its threads use the rest
 };
 
 Engine::Engine(const plan::Plan& plan, const model::Config& model, const Settings& settings,
@@ -270,6 +271,17 @@ Engine::Engine(const plan::Plan& plan, const model::Config& model, const Setting
 }
 
 Engine::~Engine() = default;
+
+double load_factor(std::span<const double> loads, int num_experts) {
+  const std::size_t experts = std::size_t(num_experts), layers = loads.size() / experts;
+  double sum = 0.0;
+  for (std::size_t layer = 0; layer < layers; ++layer) {
+    const auto of_layer = loads.subspan(layer * experts, experts);
+    const double all = std::accumulate(of_layer.begin(), of_layer.end(), 0.0);
+    if (all > 0.0) sum += *std::ranges::max_element(of_layer) * double(experts) / all;
+  }
+  return layers > 0 ? sum / double(layers) : 0.0;
+}
 
 StepMetrics Engine::step(const data::Sampler& data) {
   Impl& e = *impl_;
@@ -287,7 +299,9 @@ StepMetrics Engine::step(const data::Sampler& data) {
   scalars.sequence_scale = scale / e.plan.global_batch;
   const auto parts = e.update_pending ? Parts::both : Parts::train;
   const GuardCheck* guards = e.guards ? &*e.guards : nullptr;
+  e.compute->take_loads();  // of an evaluation
   e.executor.run(e.train, parts, scalars, guards, e.times);
+  e.loads = e.compute->take_loads();
 
   metrics.step = e.done;
   const auto [scaled_loss, squared_norm] = e.totals();
@@ -388,6 +402,7 @@ NonFinite Engine::nonfinite() {
 
 const Program& Engine::program() const { return impl_->train; }
 const std::vector<Span>& Engine::last_times() const { return impl_->times; }
+const std::vector<std::int64_t>& Engine::last_loads() const { return impl_->loads; }
 
 std::string Engine::in_flight() const {
   std::string text;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "base/error.hpp"
 #include "device/device.hpp"
@@ -61,7 +62,8 @@ SegmentTasks<Storage>::SegmentTasks(const plan::Plan& plan, const model::Config&
       z_loss_(model.z_loss),
       rotary_dim_(model.rotary_dim()),
       seq_len_(model.seq_len),
-      blocks_(blocks) {
+      blocks_(blocks),
+      loads_(std::size_t(model.num_layers) * std::size_t(model.num_experts)) {
   const plan::Stage& stage = plan.stages[place.stage];
   tp_ = stage.tp;
   tp_rank_ = place.at[model::Axis::tp];
@@ -355,6 +357,21 @@ void SegmentTasks<Storage>::route(const Pass& p, const Operator& op, Call& c) co
   if (p.backward) c.d_gates = part(wide_gradient(p, *gates), std::int64_t(c.gates.size()));
 }
 
+template <class Storage>
+void SegmentTasks<Storage>::count_loads(const Pass& p, const kernels::Routes& routes) const {
+  if (tp_rank_ != 0 || p.o.task.operation != Operation::forward) return;
+  std::vector<std::int32_t> begins(std::size_t(num_experts_) + 1);
+  device::copy(begins.data(), routes.begins, std::int64_t(begins.size() * sizeof begins[0]));
+  device::finish();
+  std::int64_t* const loads = &loads_[std::size_t(p.block.block.layer) * std::size_t(num_experts_)];
+  for (std::size_t e = 0; e + 1 < begins.size(); ++e) loads[e] += begins[e + 1] - begins[e];
+}
+
+template <class Storage>
+std::vector<std::int64_t> SegmentTasks<Storage>::take_loads() const {
+  return std::exchange(loads_, std::vector<std::int64_t>(loads_.size()));
+}
+
 /// One tensor-parallel rank adds these losses; the others have parts of the same gradients.
 template <class Storage>
 kernels::RouterLoss SegmentTasks<Storage>::router_loss(const StepScalars& step) const {
@@ -490,6 +507,7 @@ void SegmentTasks<Storage>::forward(const Operands& o, const StepScalars& step) 
     }
     if (op.written == TensorId::output && wanted) c.residual = sum;
     run_forward(p, op, c, false);
+    if (op.kind == OperatorKind::choose_experts) count_loads(p, c.routes);
     if (op.written == TensorId::output) sum = c.written;
   }
 }
@@ -528,6 +546,7 @@ void SegmentTasks<Storage>::backward(const Operands& o, const StepScalars& step)
     sum = gradient(p, TensorId::input);
   else if (tp_rank_ == 0 && o.task.segment != SegmentKind::head && makes_input(o))
     sum = stream(o, Role::gradient);
+  std::vector<char> made(p.list.segment.operators.size());  // outputs made again here
   for (int i = run.first; i < run.end; ++i) {
     const model::BackwardCall& called = calls[i];
     if (!(called.for_weights ? makes_weights(o) : makes_input(o))) continue;
@@ -535,11 +554,12 @@ void SegmentTasks<Storage>::backward(const Operands& o, const StepScalars& step)
     if (op.kind == OperatorKind::all_to_all)
       copy<Storage>(gradient(p, op.written), gradient(p, op.read));
     if (model::is_exchange(op.kind)) continue;  // alone
-    if (called.again && keeps(p, op.written)) continue;
+    if (called.again && (keeps(p, op.written) || made[std::size_t(called.op)] != 0)) continue;
     if (called.again && called.for_weights && !trains_reader(p, op.written)) continue;
     Call c = call(p, op);
     if (called.again) {
       run_forward(p, op, c, true);
+      made[std::size_t(called.op)] = 1;
       continue;
     }
     c.d_written = gradient(p, op.written);

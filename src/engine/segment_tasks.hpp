@@ -26,6 +26,11 @@ class SegmentTasks {
   void loss(const Operands& o, const StepScalars& step) const;
   void backward(const Operands& o, const StepScalars& step) const;
 
+  /// Copies of tokens that went to each expert of each layer since the last call, [L, E]; zeros for
+  /// layers of other stages, and on all tensor-parallel ranks but one. Recomputation does not
+  /// count.
+  std::vector<std::int64_t> take_loads() const;
+
  private:
   using Matrix = kernels::MatrixOf<Storage>;
   using ConstMatrix = kernels::ConstMatrixOf<Storage>;
@@ -93,6 +98,7 @@ class SegmentTasks {
 
   Call call(const Pass& p, const model::Operator& op) const;
   void route(const Pass& p, const model::Operator& op, Call& c) const;
+  void count_loads(const Pass& p, const kernels::Routes& routes) const;
   kernels::RouterLoss router_loss(const StepScalars& step) const;
   template <class Each>
   void for_modules(const Pass& p, const model::Operator& op, const Call& whole, Each each) const;
@@ -117,6 +123,7 @@ class SegmentTasks {
   std::array<Columns, model::num_modules> columns_;
   std::map<model::SegmentKind, List> lists_;
   const std::map<int, BlockPieces>& blocks_;
+  mutable std::vector<std::int64_t> loads_;  ///< written by the compute channel
 };
 
 }  // namespace brume::engine

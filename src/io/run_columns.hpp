@@ -10,7 +10,7 @@ namespace brume::io {
 
 inline constexpr const char* run_filetype = "brume run";
 inline constexpr const char* part_filetype = "brume run part";
-inline constexpr std::array<std::int64_t, 2> run_version = {1, 7};
+inline constexpr std::array<std::int64_t, 2> run_version = {1, 8};
 inline constexpr std::int64_t oldest_run_minor = 6;  ///< that readers know; 5 counted steps from 0
 inline constexpr std::int64_t named_run_minor = 7;   ///< from which on a file names its run
 inline constexpr const char* skipped_path = "/steps/skipped";
@@ -48,6 +48,9 @@ inline constexpr std::array columns = {
            [](Row& row) -> double& { return row.metrics.iteration_s; }},
     Column{"/steps/data_s", "s", "of that, the longest wait of a rank for its batch",
            [](Row& row) -> double& { return row.metrics.data_s; }, 7},
+    Column{"/steps/load_factor", "1",
+           "largest load of an expert over the mean one, mean over layers; 0: no experts",
+           [](Row& row) -> double& { return row.metrics.load_factor; }, 8},
     Column{"/steps/iteration_predicted_s", "s", "time of a step that the plan promised",
            [](Row& row) -> double& { return row.predicted_s; }},
 };

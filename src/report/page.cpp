@@ -196,6 +196,12 @@ std::string charts(std::span<const Run> runs) {
   out += svg(chart(runs, "learning rate", [](const io::Row& r) { return r.metrics.lr; }));
   out += svg(chart(runs, "tokens/s", [](const io::Row& r) { return r.tokens_per_s; }));
   out += svg(time);
+  const auto has_experts = [](const Run& run) {
+    return !run.rows.empty() && run.rows.back().metrics.load_factor > 0.0;
+  };
+  if (std::ranges::any_of(runs, has_experts))
+    out += svg(chart(runs, "load factor of experts",
+                     [](const io::Row& r) { return r.metrics.load_factor; }));
   return out + svg(resident_sets(runs)) + "</div>\n";
 }
 
