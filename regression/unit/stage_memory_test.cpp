@@ -234,6 +234,23 @@ SmallCase small_case(std::mt19937& random, int max_stages) {
   return {std::move(plan), std::move(model)};
 }
 
+// Copies of tokens, logits in fp32 and routes, in all precisions.
+TEST(StageMemory, ComesCloseForExperts) {
+  std::mt19937 random(6);
+  Comparison all;
+  for (int trial = 0; trial < test::trials(16); ++trial) {
+    auto [plan, model] = small_case(random, trial % 3 == 0 ? 4 : 1);
+    model.family = &model::family("llama");
+    model.qkv_bias = model.linear_bias = false;
+    model.num_experts = samples::pick<int>(random, {4, 16});
+    model.experts_per_token = samples::pick<int>(random, {1, 2, 4});
+    model.expert_ffn_size = samples::pick<int>(random, {256, 512});
+    if (trial % 2 == 1) model.precision = model::Precision::bf16;
+    compare_state(plan, model, all);
+  }
+  EXPECT_GE(all.close, 97 * all.compared / 100) << all.close << " of " << all.compared;
+}
+
 // Of frozen layers a stage keeps weights only. A search prices plans of one stage so; of several
 // ones the formulas may count up to a few streams too many or too few where little is trained.
 TEST(StageMemory, ComesCloseForFrozenBlocks) {

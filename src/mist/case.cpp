@@ -64,6 +64,8 @@ Strategy strategy_of(const plan::Stage& s) {
 }  // namespace
 
 Model model_of(const model::Config& model, bool plain_attention) {
+  require(model.num_experts == 0, Failure::input,
+          "conventions mist count no experts, found model.num_experts = {}", model.num_experts);
   require(
       model.kv_heads() == model.num_heads && model.attention_size() == model.hidden_size,
       Failure::input,
