@@ -61,6 +61,35 @@ TEST(OnGpu, KnobsAloneAndTogetherTrainLikeOneRank) {
   }
 }
 
+/// Experts, and their losses, in plans that cut them and that make them again.
+TEST(OnGpu, ExpertsTrainLikeOneRank) {
+  const model::Config model{.family = &model::family("llama"),
+                            .num_layers = 4,
+                            .hidden_size = 64,
+                            .num_heads = 4,
+                            .num_experts = 6,
+                            .experts_per_token = 2,
+                            .expert_ffn_size = 48,
+                            .balance_loss = 0.1,
+                            .z_loss = 0.01,
+                            .seq_len = 8,
+                            .vocab_size = 101,
+                            .qkv_bias = false,
+                            .linear_bias = false};
+  const test::TokenFixture tokens(model.vocab_size);
+  const data::Sampler data = tokens.sampler(model.seq_len);
+  const Settings settings = test::contract_settings(5);
+  const test::Trained one = test::train(test::one_rank_plan(model, 8), model, settings, data);
+  EXPECT_LT(one.losses[4], 0.98 * one.losses[0]);
+  for (const plan::Plan& plan :
+       {plan_of(1, 1, 1, {.ckpt_layers = 2, .act_offload_ratio = 0.5}),
+        plan_of(1, 2, 2, {.zero_level = 3}), plan_of(2, 1, 2, {.weight_offload_ratio = 0.5})}) {
+    const test::Trained all = test::train(plan, model, settings, data);
+    EXPECT_LE(test::largest_difference(all.losses, one.losses), 1e-5) << plan::text(plan);
+    EXPECT_LE(test::largest_difference(all.norms, one.norms), 1e-4) << plan::text(plan);
+  }
+}
+
 /// In 8 bits plans differ by roundings, within the tolerances of the contract in these formats.
 TEST(OnGpu, FactorsOfEightBitsTrainLikeOneRank) {
   model::Config model{.num_layers = 4,

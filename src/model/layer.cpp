@@ -311,6 +311,12 @@ void Derivation::place_backward() {
     }
   }
   s_.product_grads_elements = products.value_or(0.0);
+  // Gradients of fp32 lie behind them.
+  const auto is_wide = [&](const Operator& op) {
+    return op.gates && s_.tensor(*op.gates).element_bytes > s_.activation_bytes;
+  };
+  if (std::ranges::any_of(s_.operators, is_wide))
+    s_.product_grads_elements = 2.0 * ceil(s_.product_grads_elements / 2.0);
   s_.backward_workspace_elements = s_.product_grads_elements + scratch.peak();
   s_.weights_workspace_elements = of_weights.value_or(0.0);
 }
