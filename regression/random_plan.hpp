@@ -78,6 +78,7 @@ inline std::vector<model::Config> special_models() {
   qwen3_moe.tied_head = true;
   model::Config mixtral = common;
   mixtral.family = &model::family("llama");
+  mixtral.head_size = 10;
   mixtral.num_experts = 4;
   mixtral.experts_per_token = 2;
   mixtral.expert_ffn_size = 20;
