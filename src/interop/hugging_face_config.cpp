@@ -204,7 +204,8 @@ class ConfigWriter {
   void set_window() {
     const bool windows = model_.window > 0, switched = reads("use_sliding_window");
     if (windows) config_["sliding_window"] = model_.window;
-    if (switched) config_.update({{"use_sliding_window", windows}, {"max_window_layers", 0}});
+    if (switched) config_["use_sliding_window"] = windows;
+    if (reads("max_window_layers")) config_["max_window_layers"] = 0;
     if (!reads("layer_types") || (switched && !windows)) return;
     json types = json::array();
     for (int layer = 0; layer < model_.num_layers; ++layer) {

@@ -259,8 +259,8 @@ std::string text(const Config& m) {
   std::string line = fmt::format(
       "{} layers={} hidden={} heads={} ffn={} seq={} vocab={} tied={} "
       "eps={}",
-      m.family->name, m.num_layers, m.hidden_size, m.num_heads, m.ffn_size, m.seq_len, m.vocab_size,
-      m.tied_head, m.norm_eps);
+      m.family->name, m.num_layers, m.hidden_size, m.num_heads, m.inner_size(), m.seq_len,
+      m.vocab_size, m.tied_head, m.norm_eps);
   // What every GPT had before there were choices goes without saying.
   if (m.num_heads * m.head_dim() != m.hidden_size)
     line += fmt::format(" head_dim={}", m.head_dim());
@@ -272,8 +272,8 @@ std::string text(const Config& m) {
     line += fmt::format(" parallel={}", m.parallel());
   if (m.qk_norm) line += " qk_norm";
   if (m.num_experts > 0)
-    line += fmt::format(" experts={}/{}/{}{}", m.num_experts, m.experts_per_token,
-                        m.expert_ffn_size, m.normalize_topk ? "" : "/all");
+    line += fmt::format(" experts={}/{}{}", m.num_experts, m.experts_per_token,
+                        m.normalize_topk ? "" : "/all");
   if (m.query_scalar > 0.0 && m.query_scalar != m.head_dim())
     line += fmt::format(" query_scalar={}", m.query_scalar);
   if (m.attention_cap > 0.0 || m.logits_cap > 0.0)
