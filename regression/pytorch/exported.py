@@ -20,7 +20,8 @@ transformers.logging.disable_progress_bar()
 
 def load(folder):
     model, info = transformers.AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
+        folder, dtype=torch.float32, attn_implementation="eager",
+        experts_implementation="eager", output_loading_info=True)
     wrong = {what: names for what, names in info.items() if names}
     assert not wrong, f"{folder}: {wrong}"
     return model.eval()

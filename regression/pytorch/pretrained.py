@@ -5,7 +5,7 @@ It writes ../data/hugging_face/<model>/: config.json, safetensors in one file or
 expected.json with some sequences of tokens and the loss that the model gives each, computed in
 float32 from the values in the files. gpt2 also gets a tokenizer.json, of bytes and two pairs of them,
 and completions.jsonl: completions with their log-likelihoods behind prompts. The committed files were
-made with torch 2.15.0 and transformers 5.23.0 on a CPU.
+made with torch 2.15.0 and transformers 5.23.0 on a CPU, those with experts with 5.24.0.
 
 Sizes are no powers of two, all parameters are random, and the number formats differ.
 """
@@ -83,6 +83,18 @@ def qwen3():
     return transformers.Qwen3Config(**llama_keys(num_key_value_heads=3, tie_word_embeddings=False))
 
 
+def mixtral():
+    return transformers.MixtralConfig(**llama_keys(
+        num_key_value_heads=3, tie_word_embeddings=False, intermediate_size=14,
+        num_local_experts=4, num_experts_per_tok=2, sliding_window=7))
+
+
+def qwen3_moe():
+    return transformers.Qwen3MoeConfig(**llama_keys(
+        num_key_value_heads=1, tie_word_embeddings=True, moe_intermediate_size=10,
+        num_experts=5, num_experts_per_tok=3, norm_topk_prob=False))
+
+
 def mistral_window():
     return transformers.MistralConfig(**llama_keys(
         num_key_value_heads=1, tie_word_embeddings=True, sliding_window=7))
@@ -130,6 +142,8 @@ MODELS = {  # format of the values, largest file
     mistral: (torch.bfloat16, "1GB"),
     qwen2: (torch.bfloat16, "1GB"),
     qwen3: (torch.bfloat16, "1GB"),
+    mixtral: (torch.bfloat16, "20KB"),
+    qwen3_moe: (torch.float16, "1GB"),
     mistral_window: (torch.bfloat16, "1GB"),
     qwen2_window: (torch.float16, "1GB"),
     gemma2: (torch.bfloat16, "20KB"),
@@ -152,7 +166,8 @@ def randomise(model):
 def losses(folder, tokens):
     # Loaded anew: rotary frequencies must not have gone through the narrow format.
     model = transformers.AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, attn_implementation="eager").eval()
+        folder, dtype=torch.float32, attn_implementation="eager",
+        experts_implementation="eager").eval()
     logits = model(tokens[:, :-1]).logits
     return [F.cross_entropy(logits[i], tokens[i, 1:]).item() for i in range(len(tokens))]
 

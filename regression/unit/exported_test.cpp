@@ -36,6 +36,7 @@ Config random_config(std::mt19937& random) {
   const std::vector<Config> special = test::special_models();
   Config m = one_in(2)   ? special[random() % special.size()]
              : one_in(4) ? test::random_model(random)
+             : one_in(4) ? test::random_experts_model(random)
                          : test::random_family_model(random);
   const bool llama = m.family->name == "llama", gemma = m.family->name == "gemma";
   if (one_in(3)) m.norm_eps = 0.01;
@@ -47,6 +48,11 @@ Config random_config(std::mt19937& random) {
     m.hidden_size = 12 * m.num_heads;
   }
   if (m.family->qk_norms && one_in(4)) m.qk_norm = !m.qk_norm;
+  if (m.num_experts > 0) {
+    if (one_in(3)) m.experts_per_token = 1 + int(random() % unsigned(m.num_experts));
+    if (one_in(3)) m.normalize_topk = !m.normalize_topk;
+    if (one_in(8)) m.qkv_bias = true;
+  }
   if (llama && one_in(3)) {
     m.window = one_in(3) ? 0 : 5;
     m.layer_kinds.clear();
@@ -64,6 +70,11 @@ Config random_config(std::mt19937& random) {
                       .high_freq_factor = 3.0,
                       .original_seq_len = 7};
   return m;
+}
+
+/// Models of each kind must be exported and refused.
+std::string kind_of(const model::Family& family, bool experts) {
+  return family.name + (experts ? " of experts" : "");
 }
 
 /// A random model's values: no gain is 1, no bias 0.
@@ -117,16 +128,21 @@ TEST(Exported, TransformersComputeTheSameLoss) {
     GTEST_SKIP() << call << " has no transformers of version 5";
 
   constexpr int models = 40, most = 400, sequences = 3;
+  std::vector<std::string> kinds;
+  for (const model::Family& family : families::families())
+    for (const bool experts : {false, true})
+      if (!experts || family.experts) kinds.push_back(kind_of(family, experts));
   const test::OwnFolder folder;
   std::mt19937 random(50);
   std::map<std::string, int> exported, refused;
   std::string folders;
-  const auto is_covered = [&](const model::Family& family) {
-    return exported[family.name] >= 3 && refused[family.name] > 0;
+  const auto is_covered = [&](const std::string& kind) {
+    return exported[kind] >= 3 && refused[kind] > 0;
   };
   for (int i = 0; i < most; ++i) {
-    if (i >= models && std::ranges::all_of(families::families(), is_covered)) break;
+    if (i >= models && std::ranges::all_of(kinds, is_covered)) break;
     const Config model = random_config(random);
+    const std::string kind = kind_of(*model.family, model.num_experts > 0);
     const fs::path out = folder / std::to_string(i);
     fs::create_directory(out);
     try {
@@ -134,10 +150,10 @@ TEST(Exported, TransformersComputeTheSameLoss) {
     } catch (const Error& error) {
       const std::string said = error.what();
       EXPECT_NE(said.find("has no counterpart of this model"), std::string::npos) << said;
-      ++refused[model.family->name];
+      ++refused[kind];
       continue;
     }
-    ++exported[model.family->name];
+    ++exported[kind];
     const Values values = random_values(model, random);
     std::vector<std::int32_t> tokens;
     for (int t = 0; t <= sequences * model.seq_len; ++t)
@@ -154,8 +170,7 @@ TEST(Exported, TransformersComputeTheSameLoss) {
     EXPECT_EQ(model::text(test::config_of(out)), model::text(model));
     folders += " " + out.string();
   }
-  for (const model::Family& family : families::families())
-    EXPECT_TRUE(is_covered(family)) << family.name;
+  for (const std::string& kind : kinds) EXPECT_TRUE(is_covered(kind)) << kind;
   const std::string script = std::string(BRUME_REGRESSION_DIR) + "/pytorch/exported.py";
   EXPECT_EQ(std::system((call + " " + script + " expected" + folders).c_str()), 0);
 }

@@ -181,8 +181,9 @@ TEST_P(Pretrained, SaysInWhatFormatItsValuesAre) {
 
 INSTANTIATE_TEST_SUITE_P(HuggingFace, Pretrained,
                          testing::Values("gpt2", "llama_grouped", "llama_tied", "mistral", "qwen2",
-                                         "qwen3", "mistral_window", "qwen2_window", "gemma2",
-                                         "gemma3", "neox", "neox_sequential", "falcon_one_key_head",
+                                         "qwen3", "mixtral", "qwen3_moe", "mistral_window",
+                                         "qwen2_window", "gemma2", "gemma3", "neox",
+                                         "neox_sequential", "falcon_one_key_head",
                                          "falcon_many_key_heads", "falcon_grouped"),
                          [](const auto& info) { return std::string(info.param); });
 
