@@ -37,6 +37,7 @@ struct RawTensor {
   std::string name, dtype;
   std::vector<std::int64_t> shape;
   std::string bytes;
+  bool operator==(const RawTensor&) const = default;
 };
 
 inline std::string safetensors(const std::vector<RawTensor>& tensors) {

@@ -3,9 +3,9 @@
 #include "interop/hugging_face.hpp"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -102,15 +102,15 @@ TEST_P(Pretrained, AnyPieceIsThatOfTheWhole) {
 }
 
 /// The bytes of each tensor, as the files hold them.
-std::map<std::string, std::string> raw_tensors(const fs::path& directory) {
-  std::map<std::string, std::string> tensors;
+std::map<std::string, test::RawTensor> raw_tensors(const fs::path& directory) {
+  std::map<std::string, test::RawTensor> tensors;
   for (const auto& file : fs::directory_iterator(directory)) {
     if (file.path().extension() != ".safetensors") continue;
     const std::string bytes = test::content(file.path());
     const TensorFile header(file.path());
     for (const auto& [name, entry] : header.tensors())
-      tensors[name] = fmt::format("{} [{}] ", entry.dtype, fmt::join(entry.shape, ", ")) +
-                      bytes.substr(std::size_t(entry.first_byte), std::size_t(entry.bytes));
+      tensors[name] = {name, entry.dtype, entry.shape,
+                       bytes.substr(std::size_t(entry.first_byte), std::size_t(entry.bytes))};
   }
   return tensors;
 }
@@ -142,7 +142,7 @@ TEST_P(Pretrained, ComesBackWithItsBytes) {
       if (world.rank() == 0) exported.finish(directory / "config.json");
     }
   });
-  const std::map<std::string, std::string> expected = raw_tensors(directory);
+  const std::map<std::string, test::RawTensor> expected = raw_tensors(directory);
   for (const char* out : {"1", "9000", "1073741824"}) {
     EXPECT_TRUE(raw_tensors(folder / out) == expected) << out;
     EXPECT_NO_THROW(PretrainedWeights(folder / out, config_of(folder / out)));
@@ -194,7 +194,25 @@ INSTANTIATE_TEST_SUITE_P(HuggingFace, Pretrained,
 struct Files {
   std::vector<test::RawTensor> tensors;
 
+  using Shape = std::vector<std::int64_t>;
+  using Shapes = std::vector<std::pair<std::string, Shape>>;
+
   static Files llama(bool head) {
+    return with_mlp({{"gate_proj", {5, 6}}, {"up_proj", {5, 6}}, {"down_proj", {6, 5}}}, "mlp.",
+                    head);
+  }
+  /// Two experts, as Mixtral's.
+  static Files mixture() {
+    return with_mlp({{"gate", {2, 6}},
+                     {"experts.0.w1", {5, 6}},
+                     {"experts.0.w2", {6, 5}},
+                     {"experts.0.w3", {5, 6}},
+                     {"experts.1.w1", {5, 6}},
+                     {"experts.1.w2", {6, 5}},
+                     {"experts.1.w3", {5, 6}}},
+                    "block_sparse_moe.", true);
+  }
+  static Files with_mlp(const Shapes& mlp, const std::string& module, bool head) {
     Files files;
     files.add("model.embed_tokens.weight", {11, 6});
     const std::string layer = "model.layers.0.";
@@ -204,16 +222,14 @@ struct Files {
     files.add(layer + "self_attn.k_proj.weight", {4, 6});
     files.add(layer + "self_attn.v_proj.weight", {4, 6});
     files.add(layer + "self_attn.o_proj.weight", {6, 8});
-    files.add(layer + "mlp.gate_proj.weight", {5, 6});
-    files.add(layer + "mlp.up_proj.weight", {5, 6});
-    files.add(layer + "mlp.down_proj.weight", {6, 5});
+    for (const auto& [name, shape] : mlp) files.add(layer + module + name + ".weight", shape);
     files.add("model.norm.weight", {6});
     if (head) files.add("lm_head.weight", {11, 6});
     return files;
   }
 
   /// Values are the tensor's number and their own.
-  void add(const std::string& name, const std::vector<std::int64_t>& shape) {
+  void add(const std::string& name, const Shape& shape) {
     std::size_t elements = 1;
     for (const std::int64_t extent : shape) elements *= std::size_t(extent);
     std::string bytes;
@@ -246,6 +262,13 @@ model::Config small_llama(bool tied) {
           .linear_bias = false};
 }
 
+model::Config small_mixture() {
+  model::Config model = small_llama(false);
+  model.num_experts = model.experts_per_token = 2;
+  model.expert_ffn_size = 5;
+  return model;
+}
+
 class ModelFiles : public testing::Test {
  protected:
   void write(const Files& files) const {
@@ -273,6 +296,12 @@ class ModelFiles : public testing::Test {
         return values;
       }
     return {};
+  }
+  void expect_mixture_refused(const Files& files, const std::string& says) const {
+    write(files);
+    const std::string said =
+        test::refusal([&] { PretrainedWeights(folder.path(), small_mixture()); });
+    EXPECT_NE(said.find(says), std::string::npos) << said;
   }
   void expect_refusal(const std::string& says, bool tied = false) const {
     const std::string said = refused(tied);
@@ -417,6 +446,83 @@ TEST_F(ModelFiles, TensorsTooManyAreNamed) {
   write(files);
   expect_refusal(
       R"(has 1 tensor that the model has no place for: "model.layers.0.self_attn.q_norm)");
+}
+
+TEST_F(ModelFiles, TensorsOfAnExpertAreNamed) {
+  const std::string moe = "model.layers.0.block_sparse_moe.";
+  Files files = Files::mixture();
+  write(files);
+  EXPECT_NO_THROW(PretrainedWeights(folder.path(), small_mixture()));
+  files.at(moe + "experts.1.w2.weight").shape = {5, 6};
+  expect_mixture_refused(
+      files, R"(experts.1.w2.weight" has shape [5, 6], the model needs [6, 5]: config.json)");
+  files = Files::mixture();
+  files.remove(moe + "experts.0.w3.weight");
+  expect_mixture_refused(files, "lacks 1 tensor of the model: \"" + moe + "experts.0.w3.weight\"");
+  files = Files::mixture();
+  files.add(moe + "experts.2.w1.weight", {5, 6});
+  expect_mixture_refused(
+      files, "has 1 tensor that the model has no place for: \"" + moe + "experts.2.w1.weight\"");
+  // Neither is a dense model's file that of one with experts.
+  expect_mixture_refused(Files::llama(true), "lacks 7 tensors of the model: \"" + moe);
+}
+
+/// A file's experts in one tensor for each kind of product, as the library has them in memory.
+std::string with_stacked_experts(std::map<std::string, test::RawTensor> tensors,
+                                 const model::Config& model, const std::string& module,
+                                 const std::array<std::string, 3>& gate_up_down) {
+  const auto take = [&](const std::string& name) {
+    return std::move(tensors.extract(name).mapped());
+  };
+  std::vector<test::RawTensor> all;
+  for (int layer = 0; layer < model.num_layers; ++layer) {
+    const std::string before = fmt::format("model.layers.{}.", layer);
+    all.push_back(take(before + module + "gate.weight"));
+    const std::string dtype = all.back().dtype;
+    all.back().name = before + "mlp.gate.weight";
+    std::string gate_up, down;
+    for (int expert = 0; expert < model.num_experts; ++expert) {
+      const auto bytes = [&](const std::string& name) {
+        return take(fmt::format("{}{}experts.{}.{}.weight", before, module, expert, name)).bytes;
+      };
+      gate_up += bytes(gate_up_down[0]) + bytes(gate_up_down[1]);
+      down += bytes(gate_up_down[2]);
+    }
+    const std::int64_t experts = model.num_experts, inner = model.expert_ffn_size;
+    all.push_back({before + "mlp.experts.gate_up_proj",
+                   dtype,
+                   {experts, 2 * inner, model.hidden_size},
+                   gate_up});
+    all.push_back(
+        {before + "mlp.experts.down_proj", dtype, {experts, model.hidden_size, inner}, down});
+  }
+  for (const auto& [name, tensor] : tensors) all.push_back(tensor);
+  return test::safetensors(all);
+}
+
+TEST_F(ModelFiles, MayHaveStackedExperts) {
+  const auto check = [&](const char* name, const std::string& module,
+                         const std::array<std::string, 3>& gate_up_down) {
+    const model::Config model = config_of(models / name);
+    const PretrainedWeights expected(models / name, model);
+    const std::string file =
+        with_stacked_experts(raw_tensors(models / name), model, module, gate_up_down);
+    test::put(folder / "model.safetensors", file);
+    const PretrainedWeights found(folder.path(), model);
+    EXPECT_EQ(found.dtype(), expected.dtype());
+    for (const Slab& slab : whole_weights(model)) {
+      std::vector<float> ours(std::size_t(slab.elements)), theirs(ours.size());
+      found.get(slab, 0, ours);
+      expected.get(slab, 0, theirs);
+      EXPECT_EQ(ours, theirs) << slab.name;
+    }
+    model::Config more = model;
+    ++more.num_experts;
+    const std::string said = test::refusal([&] { PretrainedWeights(folder.path(), more); });
+    EXPECT_NE(said.find("has shape ["), std::string::npos) << said;
+  };
+  check("mixtral", "block_sparse_moe.", {"w1", "w3", "w2"});
+  check("qwen3_moe", "mlp.", {"gate_proj", "up_proj", "down_proj"});
 }
 
 TEST_F(ModelFiles, OtherShapesAreNamed) {

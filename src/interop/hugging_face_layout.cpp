@@ -46,7 +46,12 @@ std::vector<RowRun> fused_rows(const Config& m, const std::string& tensor,
 
 class LayoutBuilder {
  public:
-  LayoutBuilder(const Config& config, bool of_adapter) : model_(config), of_adapter_(of_adapter) {
+  LayoutBuilder(const Config& config, bool of_adapter, ExpertTensors experts)
+      : model_(config), of_adapter_(of_adapter), stacked_(experts == ExpertTensors::stacked) {
+    if (stacked_)  // alike for all architectures
+      own_ = {{"mlp.router", {"mlp.gate"}},
+              {"mlp.experts.in", {"mlp.experts.gate_up_proj"}},
+              {"mlp.experts.out", {"mlp.experts.down_proj"}}};
     layout_.prefix = (of_adapter ? "base_model.model." : "") + names_.prefix;
     layout_.head = names_.head + ".weight";
   }
@@ -69,6 +74,8 @@ class LayoutBuilder {
     const bool matrix = !parameter.name.ends_with(".bias") && !parameter.name.ends_with(".gain");
     const bool transposed = matrix && in_layer && names_.transposed && !of_adapter_;  // nor tables
     Placed placed{.parameter = parameter, .matrix = matrix, .transposed = transposed};
+    const bool stacked = stacked_ && module.starts_with("mlp.experts.");
+    if (stacked) kind.clear();
     if (module == "head")
       placed.runs = {{layout_.head, 0, placed.rows()}};
     else if (in_layer && !names_.fused_qkv.empty() &&
@@ -78,6 +85,9 @@ class LayoutBuilder {
       placed.runs =
           equal_parts(names_of(module, in_layer), prefix, kind, placed.rows(), parameter.name);
     for (const RowRun& run : placed.runs) add_tensor(run, placed);
+    const std::int64_t experts = model_.num_experts;
+    if (stacked)
+      layout_.tensors.back().shape = {experts, placed.rows() / experts, placed.columns()};
     layout_.parameters.push_back(std::move(placed));
   }
 
@@ -93,10 +103,9 @@ class LayoutBuilder {
 
   /// Tensors with equal parts of a module's rows; none: it has no place in the format.
   std::vector<std::string> names_of(const std::string& module, bool in_layer) const {
-    const families::TensorNames::Map& own = architecture_.tensors;
     const families::TensorNames::Map& common = in_layer ? names_.of_layer : names_.ends;
-    const bool is_own = in_layer && own.contains(module);
-    const auto found = is_own ? own.find(module) : common.find(module);
+    const bool is_own = in_layer && own_.contains(module);
+    const auto found = is_own ? own_.find(module) : common.find(module);
     if (!is_own && found == common.end()) return {};
     const std::vector<std::string>& names = found->second;
     if (names.front().find('*') == std::string::npos) return names;
@@ -133,21 +142,25 @@ class LayoutBuilder {
   }
 
   const Config& model_;
-  const bool of_adapter_;
+  const bool of_adapter_, stacked_;
   const families::TensorNames& names_ = model_.family->tensors;
-  const families::Architecture& architecture_ = architecture(model_);
+  families::TensorNames::Map own_ = architecture(model_).tensors;  ///< in place of the family's
   HuggingFaceLayout layout_{};
   std::map<std::string, std::size_t> places_;  ///< of tensors
 };
 
 }  // namespace
 
-HuggingFaceLayout hugging_face_layout(const Config& config) {
-  return LayoutBuilder(config, false).build();
+HuggingFaceLayout hugging_face_layout(const Config& config, ExpertTensors experts) {
+  return LayoutBuilder(config, false, experts).build();
+}
+
+bool is_stacked_experts(std::string_view tensor) {
+  return tensor.ends_with(".mlp.experts.gate_up_proj");
 }
 
 HuggingFaceLayout adapter_layout(const Config& config) {
-  return LayoutBuilder(config, true).build();
+  return LayoutBuilder(config, true, ExpertTensors::separate).build();
 }
 
 engine::Slab whole_slab(const Parameter& parameter, float* data) {

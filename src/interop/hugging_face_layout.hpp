@@ -39,6 +39,11 @@ struct HuggingFaceLayout {
   std::string head;  ///< tensor of a head that is not tied
 };
 
+/// Tensors of a layer's experts in a file. Stacked: one holds all experts' first products, as
+/// [experts, gate rows then up rows, inputs], and one all second ones, as the Transformers library
+/// has them in memory.
+enum class ExpertTensors { separate, stacked };
+
 /// gpt as GPT-2: linear layers are transposed. llama as Llama, with biases of q, k and v as Qwen2,
 /// with norms of q and k as Qwen3, and gemma as Gemma 2 and 3: gate and up, q, k and v are tensors
 /// of their own; rotary positions turn features i and i + D/2, as here. falcon, and neox as
@@ -46,7 +51,11 @@ struct HuggingFaceLayout {
 ///
 /// @throws Error(input)  for a parameter that these formats have no place for
 /// @source  the models' files in github.com/huggingface/transformers, src/transformers/models
-HuggingFaceLayout hugging_face_layout(const model::Config& config);
+HuggingFaceLayout hugging_face_layout(const model::Config& config,
+                                      ExpertTensors experts = ExpertTensors::separate);
+
+/// Whether files have stacked experts if they have a tensor of this name.
+bool is_stacked_experts(std::string_view tensor);
 
 /// The factors of a model's adapter, as PEFT has them: "base_model.model.", the module's name, then
 /// ".lora_A.weight" [rank, inputs] or ".lora_B.weight" [outputs, rank]. No factor is transposed;

@@ -7,6 +7,7 @@
 #include <initializer_list>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <ranges>
 #include <set>
 #include <utility>
 
@@ -140,11 +141,9 @@ struct PretrainedWeights::Impl {
 };
 
 PretrainedWeights::Impl::Impl(const fs::path& directory, const model::Config& config, FileKind kind)
-    : name(directory.string()),
-      tied(config.tied_head),
-      layout(kind == FileKind::adapter ? adapter_layout(config) : hugging_face_layout(config)) {
-  for (const Placed& placed : layout.parameters) parameters[placed.parameter.name] = &placed;
+    : name(directory.string()), tied(config.tied_head) {
   if (kind == FileKind::adapter) {
+    layout = adapter_layout(config);
     noun = "adapter";
     another = "[training.adapter] describes another adapter";
     prefix = layout.prefix;
@@ -152,8 +151,12 @@ PretrainedWeights::Impl::Impl(const fs::path& directory, const model::Config& co
     name = files.front()->name();
   } else {
     open(directory);
+    const bool stacked = std::ranges::any_of(std::views::keys(places), is_stacked_experts);
+    layout =
+        hugging_face_layout(config, stacked ? ExpertTensors::stacked : ExpertTensors::separate);
     find_names();
   }
+  for (const Placed& placed : layout.parameters) parameters[placed.parameter.name] = &placed;
   check_tensors();
   check_shapes();
 }
