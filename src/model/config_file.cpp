@@ -509,7 +509,8 @@ std::string missing(ConfigFile& file, const std::string& name, const Architectur
        {"num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"}) {
     const json* value = file.find(key);
     if (architecture != nullptr && architecture->experts) continue;
-    if (value != nullptr && *value != 1 && parts.empty()) parts.emplace_back("mixtures of experts");
+    if (value != nullptr && *value != 1 && parts.empty())
+      parts.emplace_back("experts of another kind");
   }
   if (file.find("kv_lora_rank") != nullptr) parts.emplace_back("latent attention");
   const json* alibi = file.find("alibi");
