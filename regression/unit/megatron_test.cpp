@@ -82,6 +82,35 @@ TEST_F(Megatron, SaysTheModel) {
   EXPECT_NE(refusal().find("falcon"), std::string::npos);
 }
 
+TEST_F(Megatron, SaysTheExperts) {
+  EXPECT_EQ(value("--num-experts"), "-");
+  EXPECT_EQ(value("--expert-tensor-parallel-size"), "-");
+  model.num_experts = 8;
+  model.experts_per_token = 2;
+  model.expert_ffn_size = 3584;
+  EXPECT_EQ(value("--num-experts"), "8");
+  EXPECT_EQ(value("--moe-router-topk"), "2");
+  EXPECT_EQ(value("--moe-ffn-hidden-size"), "3584");
+  EXPECT_EQ(value("--moe-router-load-balancing-type"), "none");
+  EXPECT_EQ(value("--moe-aux-loss-coeff"), "-");
+  EXPECT_EQ(value("--moe-z-loss-coeff"), "-");
+  EXPECT_EQ(value("--moe-router-pre-softmax"), "-");
+  EXPECT_EQ(value("--moe-router-dtype"), "fp32");
+  EXPECT_EQ(value("--moe-token-dispatcher-type"), "alltoall");
+  EXPECT_EQ(value("--moe-grouped-gemm"), "");
+  EXPECT_EQ(value("--expert-model-parallel-size"), "1");
+  EXPECT_EQ(value("--expert-tensor-parallel-size"), "2");
+  model.balance_loss = 0.01;
+  model.z_loss = 0.001;
+  EXPECT_EQ(value("--moe-router-load-balancing-type"), "seq_aux_loss");
+  EXPECT_EQ(value("--moe-aux-loss-coeff"), "0.01");
+  EXPECT_EQ(value("--moe-z-loss-coeff"), "0.001");
+  model.experts_per_token = 1;  // its softmax over one logit would have no gradient
+  EXPECT_NE(refusal().find("normalize_topk"), std::string::npos);
+  model.normalize_topk = false;
+  EXPECT_EQ(value("--moe-router-pre-softmax"), "");
+}
+
 TEST_F(Megatron, SaysThePlan) {
   EXPECT_EQ(value("--tensor-model-parallel-size"), "2");
   EXPECT_EQ(value("--sequence-parallel"), "");
@@ -268,6 +297,60 @@ TEST_F(MegatronArguments, WhatIsExportedComesBack) {
   comes_back();
 }
 
+TEST_F(MegatronArguments, OfExpertsComeBack) {
+  plan.stages[0].stored_layers = 8;
+  for (const bool normalize : {true, false})
+    for (const double loss : {0.0, 0.015}) {
+      deck.model.num_experts = 8;
+      deck.model.experts_per_token = 3;
+      deck.model.expert_ffn_size = 3584;
+      deck.model.normalize_topk = normalize;
+      deck.model.balance_loss = loss;
+      deck.model.z_loss = loss / 10.0;
+      model = model::config(deck.model, "bf16");
+      const MegatronJob job = read(megatron_script(deck, model, plan));
+      const model::Config found = model::config(job.deck.model, job.deck.training.precision);
+      EXPECT_EQ(plan::text(job.plan), plan::text(plan));
+      EXPECT_EQ(model::text(found), model::text(model));
+      EXPECT_EQ(std::tie(found.ffn_size, found.balance_loss, found.z_loss),
+                std::tie(model.ffn_size, model.balance_loss, model.z_loss));
+      EXPECT_EQ(job.notes, std::vector<std::string>{});
+    }
+}
+
+TEST_F(MegatronArguments, OfExpertsAreReadOrRefusedByName) {
+  const std::string dense =
+      few + std::string(
+                "--swiglu --normalization RMSNorm --disable-bias-linear --position-embedding-type "
+                "rope --tensor-model-parallel-size 2 --sequence-parallel --overlap-grad-reduce ");
+  const std::string experts = dense + "--num-experts 8 ";
+  const MegatronJob job = read(experts + "--moe-layer-freq '([1]*4)' --ffn-hidden-size 40");
+  EXPECT_EQ(std::tie(job.deck.model.num_experts, job.deck.model.experts_per_token),
+            std::tuple(8, 2));
+  EXPECT_EQ(model::config(job.deck.model, "bf16").expert_ffn_size, 40);
+  EXPECT_EQ(job.deck.model.balance_loss, 0.0);
+  EXPECT_TRUE(notes(job, "--moe-router-dtype: a router computes in fp32"));
+  for (const char* argument :
+       {"--expert-model-parallel-size 2", "--expert-tensor-parallel-size 1",
+        "--moe-expert-capacity-factor 1.5", "--moe-shared-expert-intermediate-size 64",
+        "--moe-router-enable-expert-bias", "--moe-router-num-groups 2",
+        "--moe-router-topk-scaling-factor 2.5", "--moe-router-load-balancing-type sinkhorn",
+        "--moe-router-load-balancing-type aux_loss --moe-aux-loss-coeff 0.01",
+        "--moe-router-score-function sigmoid", "--moe-layer-freq 2",
+        "--moe-layer-freq ([0]*1+[1]*3)", "--moe-router-topk 0"}) {
+    const std::string found = refusal_of(experts + argument), all = argument;
+    EXPECT_NE(found.find(all.substr(0, all.find(' '))), std::string::npos)
+        << argument << ": " << found;
+  }
+  for (const char* argument :
+       {"--expert-model-parallel-size 1 --expert-tensor-parallel-size 2",
+        "--moe-router-load-balancing-type aux_loss", "--moe-aux-loss-coeff 0",
+        "--moe-router-score-function softmax --moe-layer-freq 1"})
+    EXPECT_EQ(refusal_of(experts + argument), "") << argument;
+  EXPECT_NE(refusal_of(few + std::string("--num-experts 8")).find("num_experts must be 0 for gpt"),
+            std::string::npos);
+}
+
 TEST_F(MegatronArguments, AreReadOutOfAScript) {
   const MegatronJob job = read(R"(#!/bin/bash
 # --num-layers 7 is of a comment
@@ -393,7 +476,7 @@ TEST_F(MegatronArguments, VirtualStagesAreChunks) {
 TEST_F(MegatronArguments, ThatChangeTheModelOtherwiseAreRefusedByName) {
   EXPECT_EQ(refusal_of(few), "");
   for (const char* argument :
-       {"--num-experts 8", "--context-parallel-size 2", "--squared-relu", "--window-size 128,0",
+       {"--context-parallel-size 2", "--squared-relu", "--window-size 128,0",
         "--multi-latent-attention", "--optimizer sgd", "--position-embedding-type none",
         "--rotary-percent 0.5", "--account-for-loss-in-pipeline-split",
         "--lr-decay-style inverse-square-root"}) {

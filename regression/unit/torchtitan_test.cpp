@@ -148,6 +148,7 @@ TEST_F(TorchTitan, RefusesWhatItHasNothingLike) {
   refused([&] { stage.optim_offload_ratio = 1.0; }, "search.weight_offload");
   refused([&] { stage.weight_offload_ratio = 0.5; }, "search.weight_offload");
   refused([&] { model.num_layers = 16; }, "these sizes");
+  refused([&] { model.num_experts = 8; }, "model.num_experts must be 0");
   refused([&] { model.precision = model::Precision::fp16; }, "fp16");
   refused([&] { deck.training.optimizer.schedule = "wsd"; }, "wsd");
   refused([&] { deck.training.optimizer.name = "sgd"; }, "\"sgd\"");

@@ -114,6 +114,27 @@ void add_model(Arguments& arguments, const model::Config& model) {
   }
 }
 
+/// Experts without expert parallelism: tensor parallelism cuts each one.
+void add_experts(Arguments& arguments, const model::Config& model, int tp) {
+  if (model.num_experts == 0) return;
+  require_like(!model.normalize_topk || model.experts_per_token > 1,
+               "normalize_topk = true with experts_per_token = 1 (normalize_topk = false)");
+  const bool balances = model.balance_loss > 0.0;
+  arguments.insert(arguments.end(),
+                   {{"--num-experts", as_argument(model.num_experts)},
+                    {"--moe-router-topk", as_argument(model.experts_per_token)},
+                    {"--moe-ffn-hidden-size", as_argument(model.expert_ffn_size)},
+                    {"--moe-router-load-balancing-type", balances ? "seq_aux_loss" : "none"},
+                    {"--moe-router-dtype", "fp32"},
+                    {"--moe-token-dispatcher-type", "alltoall"},
+                    {"--moe-grouped-gemm"},
+                    {"--expert-model-parallel-size", "1"},
+                    {"--expert-tensor-parallel-size", as_argument(tp)}});
+  if (!model.normalize_topk) arguments.push_back({"--moe-router-pre-softmax"});
+  if (balances) arguments.push_back({"--moe-aux-loss-coeff", as_argument(model.balance_loss)});
+  if (model.z_loss > 0.0) arguments.push_back({"--moe-z-loss-coeff", as_argument(model.z_loss)});
+}
+
 /// Layers of each stage: "Et*16|t*15L", of stages alike nothing. Stages on the same devices are its
 /// virtual ones.
 void add_pipeline(Arguments& arguments, const plan::Plan& plan) {
@@ -233,6 +254,7 @@ std::vector<MegatronArgument> megatron_arguments(const deck::Deck& deck, const m
   const plan::Stage& stage = plan.stages[0];
   Arguments arguments;
   add_model(arguments, model);
+  add_experts(arguments, model, stage.tp);
   if (stage.tp > 1)
     arguments.insert(arguments.end(), {{"--tensor-model-parallel-size", as_argument(stage.tp)},
                                        {"--sequence-parallel"}});

@@ -19,8 +19,16 @@ namespace {
 /// Arguments that change the model or the plan into something that nothing here is like, with the
 /// value that changes nothing; none: each does.
 constexpr std::pair<const char*, const char*> unlike[] = {
-    {"num-experts", ""},
     {"expert-model-parallel-size", "1"},
+    {"moe-expert-capacity-factor", ""},
+    {"moe-shared-expert-intermediate-size", ""},
+    {"moe-latent-size", ""},
+    {"moe-router-enable-expert-bias", ""},
+    {"moe-router-num-groups", ""},
+    {"moe-router-topk-scaling-factor", "1"},
+    {"moe-router-force-load-balancing", ""},
+    {"moe-input-jitter-eps", "0"},
+    {"moe-apply-probs-on-input", ""},
     {"context-parallel-size", "1"},
     {"hierarchical-context-parallel-sizes", ""},
     {"multi-latent-attention", ""},
@@ -128,10 +136,38 @@ class DeckText {
       line<double>("model.rope_scaling.factor", "rope-scaling-factor", 1.0, 8.0);
     }
     line<double>("model.init_std", "init-method-std", 0.0);
+    if (given_.has("num-experts")) add_experts();
     for (const char* dropout : {"attention-dropout", "hidden-dropout"})
       if (const double share = given_.number<double>(dropout, 0.0).value_or(0.1); share > 0.0)
         notes_.push_back(
             fmt::format("--{} {} is left out: dropout is always 0 here", dropout, share));
+  }
+
+  void add_experts() {
+    line("model.num_experts", given_.needed<int>("num-experts"));
+    line<int>("model.experts_per_token", "moe-router-topk", 1, 2);
+    line<std::int64_t>("model.expert_ffn_size", "moe-ffn-hidden-size", 1);
+    line("model.normalize_topk", !given_.has("moe-router-pre-softmax"));
+    line<double>("model.z_loss", "moe-z-loss-coeff", 0.0);
+    const double balance = given_.number<double>("moe-aux-loss-coeff", 0.0).value_or(0.0);
+    const std::string balancing =
+        given_.text("moe-router-load-balancing-type").value_or("aux_loss");
+    if (balancing == "seq_aux_loss")
+      line("model.balance_loss", balance);
+    else if (balancing != "none" && (balancing != "aux_loss" || balance > 0.0))
+      given_.refuse(
+          "--moe-router-load-balancing-type {:.80}: Brume balances experts by seq_aux_loss or none",
+          balancing);
+    if (const auto score = given_.text("moe-router-score-function"); score && score != "softmax")
+      given_.refuse("--moe-router-score-function {:.80}: Brume has softmax", *score);
+    std::string layers = given_.text("moe-layer-freq").value_or("1");
+    std::erase_if(layers, [](char one) { return one == '(' || one == ')' || one == '\''; });
+    if (layers != "1" && layers != fmt::format("[1]*{}", given_.needed<int>("num-layers")))
+      given_.refuse("--moe-layer-freq {:.80}: all layers have experts in Brume", layers);
+    if (given_.text("moe-router-dtype") != "fp32")
+      notes_.push_back("--moe-router-dtype: a router computes in fp32 in Brume");
+    for (const char* way : {"moe-token-dispatcher-type", "moe-grouped-gemm", "moe-permute-fusion"})
+      given_.has(way);
   }
 
   void add_training() {
@@ -293,6 +329,11 @@ plan::Plan read_plan(GivenArguments& given, const deck::Deck& deck, const model:
                      const hardware::Cluster& cluster, std::vector<std::string>& notes) {
   const int tp = given.number<int>("tensor-model-parallel-size").value_or(1);
   const int stages = given.number<int>("pipeline-model-parallel-size").value_or(1);
+  const int expert_tp = given.number<int>("expert-tensor-parallel-size").value_or(tp);
+  if (model.num_experts > 0 && expert_tp != tp)
+    given.refuse(
+        "--expert-tensor-parallel-size {}: it must equal --tensor-model-parallel-size {} in Brume",
+        expert_tp, tp);
   const int b = given.needed<int>("micro-batch-size");
   const int devices = cluster.devices(), per_node = deck.cluster.devices_per_node;
   if (std::int64_t{tp} * stages > devices || devices % (tp * stages) != 0)

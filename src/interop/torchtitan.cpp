@@ -39,6 +39,9 @@ double rope_theta_of(const Shipped& s) { return s.qk_norm ? 1e6 : 500000.0; }
 double norm_eps_of(const Shipped& s) { return s.qk_norm ? 1e-6 : 1e-5; }
 
 const Shipped& shipped_model(const model::Config& m) {
+  require(m.num_experts == 0, Failure::input,
+          "model.num_experts must be 0 for {}: exports have its dense models only, found {}",
+          torchtitan_version, m.num_experts);
   const auto found = std::ranges::find_if(shipped, [&](const Shipped& s) {
     return m.num_layers == s.num_layers && m.hidden_size == s.hidden_size &&
            m.num_heads == s.num_heads && m.kv_heads() == s.num_kv_heads &&
