@@ -11,11 +11,12 @@ export HF_HUB_OFFLINE=1
 ask() { "$python" -W ignore "$BRUME_REGRESSION_DIR/pytorch/peft_files.py" "$1" "$models"; }
 models=$BRUME_REGRESSION_DIR/data/hugging_face
 fail() { echo "$*"; exit 1; }
-names='gpt2 llama_grouped qwen3 neox'
+names='gpt2 llama_grouped qwen3 qwen3_moe neox'
 ask make <<END
 gpt2 3 6 0 c_attn,c_proj
 llama_grouped 4 8 0 q_proj,v_proj
 qwen3 2 4 1 q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj
+qwen3_moe 3 6 0 q_proj,o_proj
 neox 5 2 0 query_key_value,dense_h_to_4h
 END
 
@@ -55,6 +56,7 @@ adapt() {
 adapt gpt2 3 6 standard '"attention.qkv","attention.out","mlp.out"'
 adapt llama_grouped 4 8 standard '"attention.q","attention.v"'
 adapt qwen3 2 4 rslora '"attention.*","mlp.*"'
+adapt qwen3_moe 3 6 standard '"attention.q","attention.out"'
 adapt neox 5 2 standard '"attention.qkv","mlp.in"'
 for name in $names; do echo "$name"; done | ask check > theirs
 for name in $names; do echo "$(numbers "$name" /evaluations/loss) $(numbers "$name/on" /steps/loss)"; done > ours

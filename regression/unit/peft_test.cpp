@@ -138,8 +138,8 @@ TEST_P(Adapters, MergedComputeTheSame) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Peft, Adapters,
-                         testing::Values("gpt2", "llama_grouped", "llama_tied", "qwen3", "gemma2",
-                                         "neox", "falcon_many_key_heads"),
+                         testing::Values("gpt2", "llama_grouped", "llama_tied", "qwen3", "mixtral",
+                                         "qwen3_moe", "gemma2", "neox", "falcon_many_key_heads"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST(AdapterNames, AreThoseOfPeft) {
@@ -148,12 +148,14 @@ TEST(AdapterNames, AreThoseOfPeft) {
       {"llama_grouped",
        {"mlp.down_proj", "mlp.gate_proj", "mlp.up_proj", "self_attn.k_proj", "self_attn.o_proj",
         "self_attn.q_proj", "self_attn.v_proj"}},
+      {"mixtral", {"self_attn.k_proj", "self_attn.o_proj", "self_attn.q_proj", "self_attn.v_proj"}},
       {"neox",
        {"attention.dense", "attention.query_key_value", "mlp.dense_4h_to_h", "mlp.dense_h_to_4h"}}};
   const std::map<std::string, std::pair<std::string, std::vector<std::int64_t>>> outputs{
       {"gpt2", {"base_model.model.transformer.h.1.attn.c_attn.lora_B.weight", {135, 3}}},
       {"llama_grouped",
        {"base_model.model.model.layers.1.self_attn.k_proj.lora_B.weight", {18, 3}}},
+      {"mixtral", {"base_model.model.model.layers.1.self_attn.o_proj.lora_A.weight", {3, 54}}},
       {"neox",
        {"base_model.model.gpt_neox.layers.1.attention.query_key_value.lora_B.weight", {135, 3}}}};
   for (const auto& [name, modules] : expected) {
@@ -288,6 +290,9 @@ TEST_F(AdapterFiles, OtherAdaptersAreRefused) {
   expect_in("'alpha_pattern' = ", refused("alpha_pattern", {{"q_proj", 8}}));
   expect_in("'init_lora_weights' = \"pissa\" changed the base",
             refused("init_lora_weights", "pissa"));
+  expect_in(
+      "'target_parameters' = a list is not supported: adapters fit linear layers, not experts",
+      refused("target_parameters", {"mlp.experts.gate_up_proj"}));
   expect_in("'r' must be a number", refused("r", "2"));
   expect_in("'lora_alpha' must be a number", refused("lora_alpha", nullptr));
 }
@@ -304,6 +309,28 @@ TEST_F(AdapterFiles, FilesThatAreNoneAreNamed) {
 TEST_F(AdapterFiles, PickledFactorsAreNamed) {
   fs::rename(folder / "adapter_model.safetensors", folder / "adapter_model.bin");
   expect_in("found adapter_model.bin in Python's pickle format", refused(keys));
+}
+
+/// Experts have no adapters: older versions of the library have a linear layer for each matrix.
+TEST(AdapterNames, ExpertsHaveNone) {
+  const fs::path directory = models / "mixtral";
+  const deck::AdapterKeys keys{.rank = 2, .targets = {"attention.q"}};
+  const model::Config model = config_of(directory, keys);
+  const OwnFolder out;
+  write_adapter_of(out.path(), model, keys, values_of(directory, model));
+  const std::string expert =
+      "base_model.model.model.layers.0.block_sparse_moe.experts.3.w1.lora_A.weight";
+  const TensorFile file(out / "adapter_model.safetensors");
+  const std::string bytes = test::content(out / "adapter_model.safetensors");
+  std::vector<test::RawTensor> tensors{{expert, "F32", {2, 1}, std::string(8, '\0')}};
+  for (const auto& [name, entry] : file.tensors())
+    tensors.push_back({name, entry.dtype, entry.shape,
+                       bytes.substr(std::size_t(entry.first_byte), std::size_t(entry.bytes))});
+  test::put(out / "adapter_model.safetensors", test::safetensors(tensors));
+  expect_in("has 1 tensor that the adapter has no place for: \"" + expert + "\"",
+            test::refusal([&] { PretrainedWeights(out.path(), model, FileKind::adapter); }));
+  expect_in("training.adapter.targets: \"mlp.*\" fits none of this model's linear layers",
+            test::refusal([&] { config_of(directory, {.rank = 2, .targets = {"mlp.*"}}); }));
 }
 
 /// PEFT has one first factor where Brume has two.

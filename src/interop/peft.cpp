@@ -60,6 +60,9 @@ void check_features(const json& config, const std::string& name) {
     require(is_off(value_of(config, key)), Failure::input,
             "{}: '{}' = {} is not supported: found an adapter that is not W x + scale B A x alone",
             name, key, deck::describe_json(value_of(config, key)));
+  require(is_off(value_of(config, "target_parameters")), Failure::input,
+          "{}: 'target_parameters' = {} is not supported: adapters fit linear layers, not experts",
+          name, deck::describe_json(value_of(config, "target_parameters")));
   // Other initialisations take the first factors from the weights, and change these.
   const json init = value_of(config, "init_lora_weights");
   require(
