@@ -46,8 +46,8 @@ struct ModelKeys {
   int num_kv_heads = 0;        ///< 0: num_heads
   int head_dim = 0;            ///< 0: hidden_size / num_heads
   int ffn_size = 0;            ///< 0: 4 hidden_size
-  int num_experts = 0;         ///< in place of each layer's MLP; 0: none
-  int experts_per_token = 2;   ///< that a token goes through
+  int num_experts = 0;         ///< each layer's, instead of an MLP; 0: none
+  int experts_per_token = 2;   ///< experts that a token goes through
   int expert_ffn_size = 0;     ///< 0: ffn_size
   bool normalize_topk = true;  ///< a token's gates sum to 1
   double balance_loss = 0.0;

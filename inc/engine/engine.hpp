@@ -115,7 +115,7 @@ struct StepMetrics {
   bool left_out = false;         ///< ... the batch was bad before, so this time nothing ran
   double iteration_s = 0.0;      ///< its tasks; in a training from one step's end to the next's
   double data_s = 0.0;           ///< wait for its batch
-  double load_factor = 0.0;      ///< of experts, see load_factor(); 0: not known here
+  double load_factor = 0.0;      ///< load_factor() of the experts; 0: not known here
   std::array<double, schedule::num_channels> busy_s{};  ///< each channel at work
   /// Part of busy_s that overlaps with compute.
   std::array<double, schedule::num_channels> hidden_s{};

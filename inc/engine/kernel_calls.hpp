@@ -24,7 +24,7 @@ struct KernelCall {
   ConstVector gain = {}, bias = {};
   ConstMatrix residual = {};  ///< added to `written`
   kernels::Vector mean = {}, rstd = {}, lse = {};
-  kernels::Matrix logits = {};  ///< of a router
+  kernels::Matrix logits = {};  ///< a router's
   kernels::Vector gates = {};
   kernels::Routes routes = {};
   // Backward:

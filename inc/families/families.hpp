@@ -101,8 +101,8 @@ struct Architecture {
   bool qkv_bias = false;
   bool qk_norm = false;
   bool window = false;
-  bool experts = false;              ///< in place of each layer's MLP
-  TensorNames::Map tensors = {};     ///< of layers, beside those of the family
+  bool experts = false;              ///< layers have these instead of MLPs
+  TensorNames::Map tensors = {};     ///< a layer's, beside those of the family
   int full_every = 1 << 30;          ///< every so many layers one has no window, unless a file
                                      ///< lists the kinds of layers
   std::vector<FixedKey> fixed = {};  ///< checked in files that are read
