@@ -18,7 +18,7 @@ struct Routes {
   int chosen = 0;                   ///< k
 };
 
-/// Losses that keep the experts' loads even. Their gradients are added to those of the logits.
+/// Losses that keep the experts' loads even. Their gradients are added to the logits' gradients.
 ///
 ///   balance: sum over sequences of sum_i c_i sum_t p_ti,  z: sum_t logsumexp(l_t)^2
 ///
@@ -52,7 +52,7 @@ void router_backward(ConstMatrix d_logits, ConstMatrixOf<Storage> x, ConstMatrix
 /// @param logits      [N, E]
 /// @param normalizes  gates are the softmax of the chosen logits; else that of all logits
 /// @param gates       [N k] by row
-/// @param routes      what it points to is written
+/// @param routes      its arrays are written
 void choose_experts(ConstMatrix logits, bool normalizes, Vector gates, Routes routes);
 
 /// The gradients of the logits, whose choice counts as fixed.

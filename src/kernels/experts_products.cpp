@@ -1,4 +1,4 @@
-/// @file Products of experts: those of kernels/matmul.hpp, one expert after another.
+/// @file Products of experts: a product of kernels/matmul.hpp for one expert after another.
 #include <vector>
 
 #include "device/device.hpp"
@@ -22,7 +22,7 @@ MatrixView<Element> of_expert(const MatrixView<Element>& all, const Routes& rout
 }
 
 /// Calls body(e, begin, end) with the rows of each expert, also of one that has none: a product
-/// without rows does what is left to do.
+/// without rows clears the gradient that it replaces.
 template <class Body>
 void for_each_expert(const Routes& routes, const Body& body) {
   std::vector<std::int32_t> begins(std::size_t(routes.num_experts) + 1);

@@ -234,7 +234,7 @@ void Derivation::make_gradient(TensorId id) {
     return;
   }
   for (const int reader : all) make_gradient(op(reader).written);
-  // The gradient of gates is made beside that of the tensor they belong to.
+  // One call makes the gradients of gates and of the tensor whose rows they multiply.
   for (const Operator& reader : s_.operators)
     if (reader.gates == id) make_gradient(reader.read);
   const auto make_again_for = [&](bool products) {
