@@ -5,8 +5,9 @@ set -eu
 . "$BRUME_REGRESSION_DIR/tiny_job.sh"
 losses() { h5dump -y -m %.17g -d /steps/loss "$1/run.h5" | sed -n '/DATA/,/}/p' | grep -oE '[0-9.e+-]+' | grep -F .; }
 steps=240
-# At the deck's rate this training enlarges rounding a thousandfold within some steps, on some texts; at this one never.
-long="--set $profile --set training.steps=$steps --set training.optimizer.lr=1e-3 --set output.checkpoint_every=5 --set output.trace=false"
+# At the deck's rate, and at 1e-3, this training enlarges rounding a thousandfold on some texts. At 3e-4 the largest
+# difference between 4, 2 and 1 ranks was 9e-9 on four texts.
+long="--set $profile --set training.steps=$steps --set training.optimizer.lr=3e-4 --set output.checkpoint_every=5 --set output.trace=false"
 
 mpirun -n 4 --oversubscribe "$BRUME" run "$deck" $long --set output.directory=alone > alone.log 2>&1 ||
   { cat alone.log; exit 1; }
@@ -42,6 +43,6 @@ wait "$job" || { cat killed.log; exit 1; }
 losses alone > a
 losses killed > b
 [ "$(wc -l < b)" -eq $steps ] || { echo "$(wc -l < b) steps of $steps"; exit 1; }
-# Other plans add up in another order: 2e-8 apart after so many steps.
+# Other plans add up in another order.
 paste a b | awk '{ d = ($1 - $2) / $1; if (d < 0) d = -d; if (d > most) most = d }
   END { print "largest difference", most; exit most > 1e-6 }'
