@@ -99,11 +99,7 @@ void note_float8(const char* kernel, const A& a, const B& b, const Y& y, Write w
 /// One expert's part of the rows.
 template <class View>
 View share(const View& all, const Routes& routes) {
-  return {all.data(), all.extent(0) / std::size_t(routes.num_experts), all.extent(1),
-          all.stride(0)};
-}
-void note_begins(const Routes& routes) {
-  note("copy", 0.0, 2.0 * double(routes.num_experts + 1) * sizeof(*routes.begins));
+  return {all.data(), all.extent(0) / std::size_t(routes.num_held), all.extent(1), all.stride(0)};
 }
 
 /// FLOPs of one product of attention: of scores that are not hidden.
@@ -193,28 +189,35 @@ void attention_backward(const AttentionShape& shape, ConstMatrixOf<Storage> qkv,
   note("attention_backward (queries)", 0.0, query_sums, o);
 }
 
-/// A product for each expert, all of them with as many rows; the host has read `begins` before.
+/// Of experts that all have as many rows.
+std::vector<std::int32_t> read_begins(const Routes& routes) {
+  note("copy", 0.0, 2.0 * double(routes.num_experts + 1) * sizeof(*routes.begins));
+  const std::ptrdiff_t copies = routes.rows - routes.experts;
+  std::vector<std::int32_t> begins;
+  for (int i = 0; i <= routes.num_experts; ++i)
+    begins.push_back(std::int32_t(copies * i / routes.num_experts));
+  return begins;
+}
+
+/// A product for each expert, all of them with as many rows.
 template <class Storage>
 void experts_forward(ConstMatrixOf<Storage> x, ConstMatrixOf<Storage> w, const Routes& routes,
                      MatrixOf<Storage> y, Factors factors) {
-  note_begins(routes);
-  for (int e = 0; e < routes.num_experts; ++e)
+  for (int i = 0; i < routes.num_held; ++i)
     linear_forward<Storage>(share(x, routes), share(w, routes), Write::replace, share(y, routes),
                             factors);
 }
 template <class Storage>
 void experts_backward_input(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> w,
                             const Routes& routes, MatrixOf<Storage> dx, Factors factors) {
-  note_begins(routes);
-  for (int e = 0; e < routes.num_experts; ++e)
+  for (int i = 0; i < routes.num_held; ++i)
     linear_backward_input<Storage>(share(dy, routes), share(w, routes), Write::replace,
                                    share(dx, routes), factors);
 }
 template <class Storage>
 void experts_backward_weight(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> x,
                              const Routes& routes, Write write, Matrix dw, Factors factors) {
-  note_begins(routes);
-  for (int e = 0; e < routes.num_experts; ++e)
+  for (int i = 0; i < routes.num_held; ++i)
     linear_backward_weight<Storage>(share(dy, routes), share(x, routes), write, share(dw, routes),
                                     factors);
 }

@@ -73,7 +73,7 @@ Shares shares(const model::Config& model, const hardware::Profile& profile) {
   double all_s = 0.0, forward_s = 0.0, weights_s = 0.0;
   for (const model::SegmentKind kind : model::segment_kinds(model, model::BlockKind::layer)) {
     const auto seconds = [&](price::Pass pass) {
-      return price::segment_s(model, profile, kind, pass, 1, 1);
+      return price::segment_s(model, profile, kind, pass, {});
     };
     weights_s += seconds(price::Pass::backward_weights);
     forward_s += seconds(price::Pass::forward);

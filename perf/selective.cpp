@@ -56,14 +56,14 @@ std::vector<Named> families() {
 double kept_bytes(const model::Config& config, Recompute recompute) {
   double bytes = 0.0;
   for (const model::Kept& tensor : model::kept_tensors(config, recompute))
-    bytes += tensor.bytes.evaluate({{"b", 1.0}, {"tp", 1.0}});
+    bytes += tensor.bytes.evaluate(model::Split{}.values());
   return bytes / config.seq_len;
 }
 
 double layer_s(const model::Config& config, const hardware::Profile& profile, price::Pass pass) {
   double seconds = 0.0;
   for (const model::SegmentKind kind : model::segment_kinds(config, model::BlockKind::layer))
-    seconds += price::segment_s(config, profile, kind, pass, 1, 1);
+    seconds += price::segment_s(config, profile, kind, pass, {});
   return seconds;
 }
 

@@ -199,10 +199,8 @@ std::map<std::string, double> products_s(const Case& c, const Split& split) {
       for (const model::Operator& op : model::segment(model, segment).operators) {
         if (!model::is_product(op.kind)) continue;
         const int parts = op.kind == model::OperatorKind::experts ? model.num_experts : 1;
-        const auto dim = [&](int d) {
-          return int(op.dims[std::size_t(d)].evaluate(
-              {{"b", double(c.batch) / split.ranks}, {"tp", 1.0}}));
-        };
+        const auto values = model::Split{.microbatch = c.batch / split.ranks}.values();
+        const auto dim = [&](int d) { return int(op.dims[std::size_t(d)].evaluate(values)); };
         const double times = parts * (segment == model::SegmentKind::head ? 1.0 : model.num_layers);
         for (const bool backward : {false, true}) {
           world.barrier();

@@ -45,7 +45,7 @@ inline model::Config random_experts_model(std::mt19937& random) {
   model.num_kv_heads = pick(random, {1, 2, model.num_heads});
   model.qkv_bias = model.linear_bias = false;
   model.qk_norm = pick(random, {0, 1}) == 1;
-  model.num_experts = pick(random, {1, 2, 5, 8, 16});
+  model.num_experts = pick(random, {1, 4, 5, 8, 8, 16});
   model.experts_per_token = std::min(model.num_experts, pick(random, {1, 2, 3, 8}));
   model.expert_ffn_size = 4 * pick(random, {3, 5, 8});
   model.normalize_topk = pick(random, {0, 1}) == 1;
@@ -171,9 +171,9 @@ inline void choose_nodes(std::mt19937& random, plan::Stage& stage) {
 }
 
 /// Chooses how far stages run ahead, puts some of what some stages offload on disk, lets some keep
-/// several replicas of what they shard, some store layers, some lie on several nodes, and some step
-/// on the host what they offload; the generator stays as it is.
-inline void choose_later_knobs(std::mt19937 random, plan::Plan& plan) {
+/// several replicas of what they shard, some store layers, some lie on several nodes, some step on
+/// the host what they offload, and some divide whole experts; the generator stays as it is.
+inline void choose_later_knobs(std::mt19937 random, const model::Config& model, plan::Plan& plan) {
   plan.order.run_ahead = pick(random, {1, 2});
   for (plan::Stage& stage : plan.stages) {
     stage.optim_disk_ratio = pick(random, {0, 0, 0, 1, 2}) / 2.0 * stage.optim_offload_ratio;
@@ -192,6 +192,9 @@ inline void choose_later_knobs(std::mt19937 random, plan::Plan& plan) {
   for (plan::Stage& stage : plan.stages)
     stage.host_update_ratio =
         pick(random, {0, 0, 1, 2}) / 2.0 * (stage.optim_offload_ratio - stage.optim_disk_ratio);
+  if (model.num_experts == 0) return;
+  for (plan::Stage& stage : plan.stages)
+    if (pick(random, {0, 1, 1}) == 1 && model.num_experts % stage.tp == 0) stage.ep = stage.tp;
 }
 
 /// A plan of stages that are cut so, with any number of layers and any combination of knobs.
@@ -221,7 +224,7 @@ inline plan::Plan plan_of(std::mt19937& random, const model::Config& model,
     plan.stages.push_back(stage);
     first += stage.layers;
   }
-  choose_later_knobs(random, plan);
+  choose_later_knobs(random, model, plan);
   return plan;
 }
 
@@ -310,6 +313,7 @@ inline plan::Plan interleaved_plan(std::mt19937& random, model::Config& model, i
   plan.global_batch = sequences * plan.microbatches;
   for (std::size_t i = size; i < splits.size(); ++i) {
     plan.stages[i].replicas = plan.stages[i % size].replicas;
+    plan.stages[i].ep = plan.stages[i % size].ep;
     plan.stages[i].zero_level = plan.stages[i % size].zero_level;
   }
   return plan;

@@ -123,7 +123,7 @@ class Analyzer {
   const hardware::Machine& machine_;
   std::map<StageRole, std::unique_ptr<RoleTape>> tapes_;
   /// Key: group, first layer, layers, stored layers, microbatch, tp.
-  std::map<std::tuple<std::string, int, int, int, int, int>, SplitBackward> splits_;
+  std::map<std::tuple<std::string, int, int, int, model::Split>, SplitBackward> splits_;
   MessageTimes messages_;
 };
 

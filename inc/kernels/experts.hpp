@@ -2,21 +2,37 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "kernels/matmul.hpp"
 #include "kernels/types.hpp"
 
 namespace brume::kernels {
 
-/// The k experts of each token. The copies of the tokens, one for each expert, are rows of matrices
-/// [N k, ...] in the order of the experts, then of the tokens.
+/// The k experts of each token. The copies of the tokens, one for each expert, have rows in the
+/// order of the experts, then of the tokens. A rank that holds some of the experts begins with
+/// these, and goes on with the experts behind them, then with the first ones. Matrices have the R
+/// rows of the experts that it holds.
 struct Routes {
   std::int32_t* experts = nullptr;  ///< [N, k] rising within a token
   std::int32_t* rows = nullptr;     ///< [N, k] row of the copy
   std::int32_t* begins = nullptr;   ///< [E + 1] first row of an expert, and the end of all rows
   int num_experts = 0;              ///< E
   int chosen = 0;                   ///< k
+  int first_held = 0;               ///< first expert that the rank holds
+  int num_held = 0;                 ///< number of experts that it holds
+  /// `begins` on the host, for all that follows choose_experts; outlives the call.
+  const std::int32_t* host_begins = nullptr;
+
+  std::int32_t held_rows() const { return host_begins[num_held]; }  ///< R
+  /// Place of an expert in the order of rows.
+  constexpr int place(int expert) const {
+    return expert < first_held ? expert - first_held + num_experts : expert - first_held;
+  }
 };
+
+/// `begins`, for Routes::host_begins. Waits for the device.
+std::vector<std::int32_t> read_begins(const Routes& routes);
 
 /// Losses that keep the experts' loads even. Their gradients are added to the logits' gradients.
 ///
@@ -58,32 +74,34 @@ void choose_experts(ConstMatrix logits, bool normalizes, Vector gates, Routes ro
 /// The gradients of the logits, whose choice counts as fixed.
 ///
 /// @param d_gates   [N k] by row
+/// @param d_gates   [R] by row; those of other ranks' rows count as 0
 /// @param d_logits  [N, E] replaced
 void choose_experts_backward(ConstMatrix logits, bool normalizes, const Routes& routes,
                              ConstVector d_gates, const RouterLoss& loss, Matrix d_logits);
 
-/// y[row of (n, j)] = x[n]: the copies of all tokens. Its gradient is `combine` without a residual.
+/// y[row of (n, j)] = x[n] for rows below R: the copies of tokens that go to experts of this rank.
+/// Its gradient is `combine` without a residual.
 ///
 /// @param x  [N, C]
-/// @param y  [N k, C]
+/// @param y  [R, C]
 template <class Storage = float>
 void dispatch(ConstMatrixOf<Storage> x, const Routes& routes, MatrixOf<Storage> y);
 
-/// y[n] = residual[n] + sum_j x[row of (n, j)], summed in fp32 in the order of j
+/// y[n] = residual[n] + sum_j x[row of (n, j)] of rows below R, summed in fp32 in the order of j
 ///
-/// @param x         [N k, C]
+/// @param x         [R, C]
 /// @param residual  [N, C]; an empty view adds nothing. y may be `residual` itself
 /// @param y         [N, C]
 template <class Storage = float>
 void combine(ConstMatrixOf<Storage> x, const Routes& routes, ConstMatrixOf<Storage> residual,
              MatrixOf<Storage> y);
 
-// Products of kernels/matmul.hpp, of each expert's rows with its own matrix. Devices wait for
-// `begins`, which the host reads.
+// Products of kernels/matmul.hpp, of each expert's rows with its own matrix, for the H experts that
+// this rank holds.
 
-/// @param x  [N k, I]
-/// @param w  [E O, I]
-/// @param y  [N k, O]
+/// @param x  [R, I]
+/// @param w  [H O, I]
+/// @param y  [R, O]
 template <class Storage = float>
 void experts_forward(ConstMatrixOf<Storage> x, ConstMatrixOf<Storage> w, const Routes& routes,
                      MatrixOf<Storage> y, Factors factors = Factors::stored);
@@ -93,7 +111,7 @@ void experts_backward_input(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> w,
                             const Routes& routes, MatrixOf<Storage> dx,
                             Factors factors = Factors::stored);
 
-/// @param dw  [E O, I]; zeros replace that of an expert without rows
+/// @param dw  [H O, I]; zeros replace that of an expert without rows
 template <class Storage = float>
 void experts_backward_weight(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> x,
                              const Routes& routes, Write write, Matrix dw,

@@ -3,6 +3,9 @@
 #pragma once
 
 #include <array>
+#include <compare>
+#include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -180,6 +183,18 @@ inline bool is_exchange(OperatorKind kind) {
 
 // --- tensors and operators ----------------------------------------------------------------------
 
+/// The part of a segment that one rank computes: the variables of its expressions.
+struct Split {
+  int tp = 1;
+  int microbatch = 1;  ///< "b"
+  int ep = 1;          ///< tensor-parallel ranks over which whole experts are divided: 1 or tp
+
+  auto operator<=>(const Split&) const = default;
+  std::map<std::string, double, std::less<>> values() const {
+    return {{"b", microbatch}, {"ep", ep}, {"tp", tp}};
+  }
+};
+
 /// Index into Segment::tensors.
 enum class TensorId : int { input, output };
 
@@ -191,10 +206,11 @@ struct Tensor {
   };
 
   std::string name;
-  Expr rows, columns;  ///< sizes on one rank, in "b" and "tp"
+  Expr rows, columns;  ///< sizes on one rank, in the variables of Split
   int element_bytes;
-  AxisSet cut = {};  ///< ranks along these axes hold different rows of it
-  int copies = 1;    ///< rows for each token
+  AxisSet cut = {};   ///< ranks along these axes hold different rows of it
+  int copies = 1;     ///< rows for each token
+  bool held = false;  ///< has rows of the experts that the rank holds; `rows` is their bound
   // Derived:
   bool summed = false;  ///< the ranks of tp hold terms of it
   Gradient gradient = Gradient::scratch;
@@ -205,12 +221,12 @@ struct Tensor {
   Expr elements() const { return rows * columns; }
 };
 
-/// A kernel call of a segment. Dims, FLOPs and bytes are expressions in "b" (microbatch) and "tp".
+/// A kernel call of a segment. Dims, FLOPs and bytes are expressions in the variables of Split.
 /// Dims by kind: matmul, matmul_fp8, whose factors are rounded to 8 bits, and router {M, N, K};
-/// experts {M, N, K, E}, M of all E together; attention {batch, T, heads, head_dim}; norms, gelu,
-/// gelu_erf, swiglu, geglu, dispatch and combine {N, C}; rope {N, heads, head_dim}; pointwise
-/// {elements}; embedding {N, C, V}; cross_entropy {N, V}; choose_experts {N, E, k}; update
-/// {elements}.
+/// experts {M, N, K, E}, M of all E on the rank together; attention {batch, T, heads, head_dim};
+/// norms, gelu, gelu_erf, swiglu, geglu, dispatch and combine {N, C}; rope {N, heads, head_dim};
+/// pointwise {elements}; embedding {N, C, V}; cross_entropy {N, V}; choose_experts {N, E, k};
+/// update {elements}.
 struct Operator {
   std::string name;
   OperatorKind kind;
@@ -252,7 +268,7 @@ const char* name(SegmentKind kind);
 /// A tensor that a segment's forward keeps for its backward, beside its input.
 struct Saved {
   std::string name;
-  Expr elements;             ///< elements on one tp rank, in "b" and "tp"; none: it is not saved
+  Expr elements;             ///< elements on one rank; none: it is not saved
   int element_bytes;         ///< statistics are fp32 whatever the precision
   bool cheap = false;        ///< made again in a backward, except with Recompute::none
   bool for_weights = false;  ///< gradients of weights need it

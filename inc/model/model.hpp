@@ -63,8 +63,9 @@ struct Config {
   bool normalize_topk = true;  ///< gates are the softmax of the chosen logits; else that of all
   double balance_loss = 0.0;   ///< factors of losses that keep the experts' loads even
   double z_loss = 0.0;
-  int seq_len = 0;     ///< T [tokens]
-  int vocab_size = 0;  ///< V
+  double load_factor = 1.0;  ///< expected: most rows of a rank's experts, over the mean of ranks
+  int seq_len = 0;           ///< T [tokens]
+  int vocab_size = 0;        ///< V
   bool tied_head = true;
   bool qkv_bias = true;
   bool linear_bias = true;  ///< bias of the other linear layers
@@ -183,6 +184,7 @@ struct Parameter {
                         ///< holds all
   int split_heads = 0;  ///< along split_dim, kept whole; every tp rank holds all that tp does not
                         ///< divide. 0: any tp
+  int expert_dim = -1;  ///< ... that expert parallelism cuts instead
   bool tp_partial = false;  ///< each tp rank's gradient is a part of the sum
   bool decays = false;      ///< weight decay applies
   Init init = Init::zeros;
@@ -194,6 +196,7 @@ struct Parameter {
   bool splits(int tp) const {
     return split_dim >= 0 && (split_heads == 0 || split_heads % tp == 0);
   }
+  int cut_dim(int ep) const { return ep > 1 && expert_dim >= 0 ? expert_dim : split_dim; }
   bool is_partial(int tp) const { return tp_partial || (split_dim >= 0 && !splits(tp)); }
 };
 
@@ -261,9 +264,9 @@ struct Layout {
   /// The piece of the parameter whose name ends in `suffix`. @throws Error(bug)
   const Piece& piece(const Block& block, std::string_view suffix) const;
 };
-Layout layout(const Block& block, int tp, int tp_rank, int shards);
+Layout layout(const Block& block, int tp, int tp_rank, int shards, int ep = 1);
 
-/// Elements of both parts of the flat buffer as expressions in variables "tp" and "dp" (shards).
+/// Elements of both parts of the flat buffer as expressions in "tp", "ep" and "dp" (shards).
 struct LayoutElements {
   Expr trained, frozen;
 };

@@ -24,6 +24,7 @@ struct Stage {
   int microbatch = 1;  ///< sequences per microbatch and data-parallel rank
   int dp = 1;
   int tp = 1;
+  int ep = 1;           ///< tp ranks over which whole experts are divided: 1 (each is cut) or tp
   int zero_level = 0;   ///< 1 shards optimizer state over dp, 2 also gradients, 3 also weights
   int replicas = 1;     ///< copies of the sharded state, each over dp / replicas neighbouring ranks
   int ckpt_layers = 0;  ///< last layers of the stage whose activations are recomputed
@@ -41,6 +42,7 @@ struct Stage {
 
   int devices() const { return dp * tp; }
   int shard_ranks() const { return dp / replicas; }
+  model::Split split() const { return {.tp = tp, .microbatch = microbatch, .ep = ep}; }
   bool operator==(const Stage&) const = default;
 };
 
@@ -92,6 +94,7 @@ struct Place {
   int stage;  ///< the first one of those that it holds
   Mesh<int> mesh;
   Coordinates at;
+  int ep = 1;  ///< the stage's
 
   int index(AxisSet axes) const { return plan::index(mesh, at, axes); }
 };

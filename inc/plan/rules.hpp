@@ -165,7 +165,7 @@ struct MovedTensors {
 ///
 /// @param kept   model::kept_tensors
 /// @param ratio  act_offload_ratio; act_disk_ratio for those that go on to the disk
-MovedTensors moved_tensors(const std::vector<model::Kept>& kept, double ratio, double microbatch,
-                           double tp);
+MovedTensors moved_tensors(const std::vector<model::Kept>& kept, double ratio,
+                           const model::Split& split);
 
 }  // namespace brume::plan

@@ -22,6 +22,7 @@ struct StageShape {
   int devices_per_node = 1;
   int dp = 1;
   int tp = 1;
+  int ep = 1;
   int microbatch = 1;  ///< sequences per microbatch and data-parallel rank
 
   int devices() const { return nodes * devices_per_node; }
@@ -30,9 +31,10 @@ struct StageShape {
 
 /// All shapes that a search may give a stage on nodes of one group, by rising tp, dp, microbatch.
 ///
-/// tp divides heads, FFN, tokens and the devices of a node that the stage uses, or is a multiple of
-/// these where the search lists it; dp times the microbatch divides the batch. An empty list of the
-/// search allows all values within a node; of microbatches all up to 32.
+/// ep is 1, or for a model with experts tp. tp divides heads, FFN or experts, tokens and the
+/// devices of a node that the stage uses, or is a multiple of these where the search lists it; dp
+/// times the microbatch divides the batch. An empty list of the search allows all values within a
+/// node; of microbatches all up to 32.
 std::vector<StageShape> stage_shapes(const model::Config& model, int global_batch,
                                      const hardware::Cluster& cluster, int group,
                                      const deck::SearchKeys& search);

@@ -52,7 +52,7 @@ inline constexpr int all_runs = -1;
 ///
 /// @param run  index of a run between exchanges, whose operators alone are counted
 double segment_s(const model::Config& model, const hardware::Profile& profile,
-                 model::SegmentKind kind, Pass pass, int microbatch, int tp, int run = all_runs);
+                 model::SegmentKind kind, Pass pass, const model::Split& split, int run = all_runs);
 
 /// Seconds of the optimizer step over `elements` parameters on one rank.
 double optimizer_s(const model::Config& model, const hardware::Profile& profile, double elements);

@@ -14,13 +14,7 @@
 
 namespace brume::profiler {
 
-/// How a stage may split its operators.
-struct Split {
-  int tp = 1;
-  int microbatch = 1;
-
-  auto operator<=>(const Split&) const = default;
-};
+using model::Split;
 
 /// Shapes that a search may need: the profiler measures these and no others.
 struct Shapes {

@@ -35,7 +35,7 @@ const hardware::Profile& profile() {
 }
 
 std::vector<std::int64_t> dims_at(const model::Operator& op, int microbatch, int tp) {
-  const std::map<std::string, double, std::less<>> values{{"b", microbatch}, {"tp", tp}};
+  const auto values = model::Split{.tp = tp, .microbatch = microbatch}.values();
   std::vector<std::int64_t> dims;
   for (const model::Expr& dim : op.dims) dims.push_back(std::llround(dim.evaluate(values)));
   return dims;
@@ -61,7 +61,7 @@ TEST(Profiler, EveryOperatorOfEverySegmentIsMeasured) {
   for (SegmentKind kind :
        {SegmentKind::embedding, SegmentKind::attention, SegmentKind::mlp, SegmentKind::head})
     for (const model::Operator& op : model::segment(tiny, kind).operators)
-      for (const auto [tp, microbatch] : few.splits) {
+      for (const auto& [tp, microbatch, ep] : few.splits) {
         const auto row = row_of(model::name(op.kind), dims_at(op, microbatch, tp));
         EXPECT_TRUE(is_time(row.forward_s)) << op.name << " b " << microbatch << " tp " << tp;
         const bool fused = op.kind == OperatorKind::cross_entropy;

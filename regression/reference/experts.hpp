@@ -25,11 +25,20 @@ struct Routed {
         rows(experts.size(), -1),
         begins(std::size_t(num_experts) + 1, -1),
         num_experts{num_experts},
-        chosen{chosen} {}
+        chosen{chosen},
+        num_held{num_experts} {}
 
   kernels::Routes routes() {
-    return {experts.data(), rows.data(), begins.data(), num_experts, chosen};
+    return {.experts = experts.data(),
+            .rows = rows.data(),
+            .begins = begins.data(),
+            .num_experts = num_experts,
+            .chosen = chosen,
+            .first_held = first_held,
+            .num_held = num_held,
+            .host_begins = begins.data()};
   }
+  int held_rows() const { return begin(num_held); }
   int tokens() const { return int(experts.size()) / chosen; }
   int expert(int n, int j) const { return experts[std::size_t(n * chosen + j)]; }
   int row(int n, int j) const { return rows[std::size_t(n * chosen + j)]; }
@@ -38,6 +47,7 @@ struct Routed {
 
   std::vector<std::int32_t> experts, rows, begins;
   int num_experts, chosen;
+  int first_held = 0, num_held;
 };
 
 inline Doubles row_of(const Doubles& matrix, int n, int columns) {
@@ -45,9 +55,14 @@ inline Doubles row_of(const Doubles& matrix, int n, int columns) {
 }
 
 /// Whose order of equal logits is that of the experts.
-inline Routed routed(const Doubles& logits, int num_experts, int chosen) {
+///
+/// @param num_held  number of experts on the rank, from `first_held` on; 0: all
+inline Routed routed(const Doubles& logits, int num_experts, int chosen, int first_held = 0,
+                     int num_held = 0) {
   const int tokens = int(logits.size()) / num_experts;
   Routed out(tokens, num_experts, chosen);
+  out.first_held = first_held;
+  if (num_held > 0) out.num_held = num_held;
   for (int n = 0; n < tokens; ++n) {
     const Doubles row = row_of(logits, n, num_experts);
     std::vector<std::int32_t> order(row.size());
@@ -58,10 +73,10 @@ inline Routed routed(const Doubles& logits, int num_experts, int chosen) {
     std::copy_n(order.begin(), chosen, out.experts.begin() + n * chosen);
   }
   int row = 0;
-  for (int e = 0; e < num_experts; ++e) {
-    out.begins[std::size_t(e)] = row;
+  for (int place = 0; place < num_experts; ++place) {
+    out.begins[std::size_t(place)] = row;
     for (std::size_t i = 0; i < out.experts.size(); ++i)
-      if (out.experts[i] == e) out.rows[i] = row++;
+      if (out.experts[i] == (first_held + place) % num_experts) out.rows[i] = row++;
   }
   out.begins[std::size_t(num_experts)] = row;
   return out;

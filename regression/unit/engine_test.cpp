@@ -20,6 +20,7 @@
 #include "contract.hpp"
 #include "data/token_writer.hpp"
 #include "kernels/types.hpp"
+#include "own_folder.hpp"
 #include "refusal.hpp"
 
 namespace brume::engine {
@@ -112,15 +113,33 @@ TEST_P(Contract, RandomPlanOfAnAdapterTrainsLikeOneRank) {
   expect_contract(model, test::plan_number(i, random, model), test::head_tokens(i));
 }
 
-TEST_P(Contract, RandomPlanOfExpertsTrainsLikeOneRank) {
-  const int i = GetParam();
+bool divides_experts(const plan::Plan& plan) {
+  return std::ranges::any_of(plan.stages, [](const plan::Stage& stage) { return stage.ep > 1; });
+}
+
+/// Every third one has whole experts where a model with these experts can.
+std::pair<model::Config, plan::Plan> case_of_experts(int i) {
   std::mt19937 random(unsigned(i) * 49979687 + 23);
   model::Config model = test::random_experts_model(random);
   model.isolated = i % 3 == 0;
   model.exchanges_normed = i % 5 == 0;
   if (i % 4 == 1) model.init_std = 0.1;
   test::freeze_some(i, model);
-  expect_contract(model, test::plan_number(i, random, model), test::head_tokens(i));
+  plan::Plan plan = test::plan_number(i, random, model);
+  for (int tries = 0; i % 3 == 2 && !divides_experts(plan) && tries < 50; ++tries)
+    plan = test::plan_number(i, random, model);
+  return {std::move(model), std::move(plan)};
+}
+
+TEST_P(Contract, RandomPlanOfExpertsTrainsLikeOneRank) {
+  const auto [model, plan] = case_of_experts(GetParam());
+  expect_contract(model, plan, test::head_tokens(GetParam()));
+}
+
+TEST(ContractOfExperts, HasPlansWithWholeExperts) {
+  int whole = 0;
+  for (int i = 0; i < 30; ++i) whole += divides_experts(case_of_experts(i).second);
+  EXPECT_GE(whole, 8);
 }
 
 INSTANTIATE_TEST_SUITE_P(Engine, Contract, ::testing::ValuesIn(test::plan_numbers()));
@@ -300,6 +319,35 @@ TEST(Engine, CountsEachCopyOfATokenOnce) {
   plan::Plan plan = plan::equal_stages(model, 8, 1, {.microbatch = 2, .dp = 2, .tp = 2});
   plan.stages[0].ckpt_layers = 2;
   EXPECT_EQ(loads(plan), one);
+}
+
+// Where all tokens are the same all go to the same expert, so one rank has all rows.
+TEST(Engine, AllTokensMayGoToTheExpertsOfOneRank) {
+  std::mt19937 random(7);
+  model::Config model = test::random_experts_model(random);
+  model.num_layers = 3, model.num_experts = 4, model.experts_per_token = 1;
+  model.expert_ffn_size = 12, model.normalize_topk = false;
+  const test::OwnFolder folder;
+  data::write_token_file(folder / "same.tok", std::vector<std::int32_t>(600, 3), model.vocab_size);
+  const data::Sampler data(data::TokenFile(folder / "same.tok"), data::Order::shuffled, 11,
+                           model.seq_len, false);
+  const engine::Settings settings = test::contract_settings(4);
+  const test::Trained one = test::train(test::one_rank_plan(model, 8), model, settings, data);
+  for (const int recomputed : {0, 3})
+    for (const int tp : {2, 4}) {
+      if (model.num_heads % tp != 0) continue;
+      plan::Plan plan =
+          plan::equal_stages(model, 8, 1, {.microbatch = 2, .dp = 2, .tp = tp, .ep = tp});
+      plan.stages[0].ckpt_layers = recomputed;
+      comm::run_local(plan.devices(), [&](comm::Communicator& world) {
+        Engine engine(plan, model, settings, world);
+        const test::Trained mine = test::train(engine, settings, plan.global_batch, data);
+        EXPECT_TRUE(test::trains_like(one, mine)) << plan::text(plan);
+        if (world.rank() > 0) return;
+        const std::vector<std::int64_t>& loads = engine.last_loads();
+        EXPECT_EQ(std::ranges::count(loads, 0), 3 * 3) << "a single expert of each layer";
+      });
+    }
 }
 
 /// Stages of three tensor-parallel ranks, alone and beside stages of two and of one.

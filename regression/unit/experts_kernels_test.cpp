@@ -125,6 +125,48 @@ TEST(ChooseExperts, EqualsItsTwin) {
     }
 }
 
+// The parts of ranks that hold some of the experts each, from no expert on to all of them.
+TEST(ChooseExperts, RowsBeginWithTheExpertsOfTheRank) {
+  for (const auto& [N, E, k] : choices)
+    for (const int ranks : {1, 2, 4}) {
+      if (E % ranks != 0) continue;
+      Array logits = random_array(N, E, 1, 2.0f, 1), d_gates = random_array(1, N * k, 2);
+      const RouterLoss loss{.balance = 0.1f, .z = 0.1f, .seq_len = N};
+      const auto routed_on = [&](int rank) {
+        return reference::routed(logits.doubles(), E, k, rank * (E / ranks), E / ranks);
+      };
+      // The gradients of all gates, by the rows of one rank that holds all experts.
+      const Routed all = reference::routed(logits.doubles(), E, k);
+      Array expected(N, E), gates(1, N * k);
+      Routed one = all;
+      choose_experts_backward(logits.matrix(), true, one.routes(), d_gates.vector(), loss,
+                              expected.matrix());
+      Doubles sum(std::size_t(N) * E, 0.0);
+      int rows = 0;
+      for (int rank = 0; rank < ranks; ++rank) {
+        SCOPED_TRACE(testing::Message() << N << " tokens, " << k << " of " << E << ", rank " << rank
+                                        << " of " << ranks);
+        const Routed twin = routed_on(rank);
+        Routed found(N, E, k);
+        found.first_held = twin.first_held, found.num_held = twin.num_held;
+        choose_experts(logits.matrix(), true, gates.vector(), found.routes());
+        EXPECT_EQ(found, twin);
+        rows += found.held_rows();
+        Array own(1, std::max(1, found.held_rows())), d_logits(N, E);
+        for (int n = 0; n < N; ++n)
+          for (int j = 0; j < k; ++j)
+            if (found.row(n, j) < found.held_rows())
+              own(0, found.row(n, j)) = d_gates(0, all.row(n, j));
+        choose_experts_backward(logits.matrix(), true, found.routes(),
+                                Vector(own.vector().data(), std::size_t(found.held_rows())),
+                                rank == 0 ? loss : RouterLoss{}, d_logits.matrix());
+        sum = reference::sum(sum, d_logits.doubles());
+      }
+      EXPECT_EQ(rows, N * k);
+      EXPECT_LT(reference::relative_error(expected.values(), sum), 3e-6);
+    }
+}
+
 TEST(ChooseExperts, GivesEqualLogitsToTheLowestExperts) {
   Array logits(3, 5), gates(1, 6);
   const std::vector<std::vector<float>> rows{
@@ -266,6 +308,49 @@ TYPED_TEST(Experts, CopiesOfTokensStandByExpertAndAreAddedUp) {
       combine<TypeParam>(made.matrix(), routed.routes(), residual.matrix(), residual.matrix());
       EXPECT_TRUE(reference::same_bits(residual.values(), y.values())) << "y is the residual";
     }
+}
+
+// Ranks that hold some of the experts make parts of the sum that one rank makes.
+TYPED_TEST(Experts, RanksCopyAndAddUpTheRowsOfTheirExperts) {
+  constexpr int N = 70, E = 8, k = 3, C = 40, O = 24, ranks = 4;
+  Array logits = random_array(N, E, 1);
+  for (int n = 0; n < N; ++n) logits(n, 2) = logits(n, 3) = -100.0f;  // rank 1 has no rows
+  Routed all = reference::routed(logits.doubles(), E, k);
+  Values<TypeParam> x(N, C, 2), w(E * O, C, 3), copies(Array(N * k, C)), made(Array(N * k, O));
+  Values<TypeParam> y(Array(N, O));
+  dispatch<TypeParam>(x.matrix(), all.routes(), copies.matrix());
+  experts_forward<TypeParam>(copies.matrix(), w.matrix(), all.routes(), made.matrix());
+  combine<TypeParam>(made.matrix(), all.routes(), {}, y.matrix());
+  Array dw(E * O, C);
+  experts_backward_weight<TypeParam>(made.matrix(), copies.matrix(), all.routes(), Write::replace,
+                                     dw.matrix());
+  Doubles sum(std::size_t(N) * O, 0.0);
+  std::vector<float> all_dw;
+  for (int rank = 0; rank < ranks; ++rank) {
+    constexpr int held = E / ranks;
+    Routed routed = reference::routed(logits.doubles(), E, k, rank * held, held);
+    const int rows = routed.held_rows();
+    EXPECT_EQ(rows == 0, rank == 1);
+    Values<TypeParam> own_copies(Array(rows + 1, C)), own_made(Array(rows + 1, O));
+    Values<TypeParam> part(Array(N, O));
+    const auto held_rows = [&](auto matrix) {
+      return decltype(matrix)(matrix.data(), std::size_t(rows), matrix.extent(1));
+    };
+    const auto own_w =
+        MatrixOf<TypeParam>(&w.matrix()(rank * held * O, 0), std::size_t(held * O), std::size_t(C));
+    dispatch<TypeParam>(x.matrix(), routed.routes(), held_rows(own_copies.matrix()));
+    experts_forward<TypeParam>(held_rows(own_copies.matrix()), own_w, routed.routes(),
+                               held_rows(own_made.matrix()));
+    combine<TypeParam>(held_rows(own_made.matrix()), routed.routes(), {}, part.matrix());
+    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += part.values()[i];
+    Array own_dw(held * O, C);
+    experts_backward_weight<TypeParam>(held_rows(own_made.matrix()), held_rows(own_copies.matrix()),
+                                       routed.routes(), Write::replace, own_dw.matrix());
+    const std::vector<float> values = own_dw.values();
+    all_dw.insert(all_dw.end(), values.begin(), values.end());
+  }
+  EXPECT_LT(reference::relative_error(y.values(), sum), 2 * tolerance<TypeParam>);
+  EXPECT_TRUE(reference::same_bits(dw.values(), all_dw));
 }
 
 TEST(Combine, SameBitsOnEveryRun) {

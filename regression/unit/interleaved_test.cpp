@@ -87,7 +87,7 @@ class Bubble : public ::testing::TestWithParam<std::tuple<int, int>> {
     const model::Config model = test::bare_model(1);
     for (model::SegmentKind kind : model::segment_kinds(model, model::BlockKind::layer))
       for (price::Pass pass : {price::Pass::forward, price::Pass::backward})
-        seconds += price::segment_s(model, profile_, kind, pass, 1, 1);
+        seconds += price::segment_s(model, profile_, kind, pass, {});
     return seconds;
   }
   const hardware::Profile profile_ = test::layers_only();

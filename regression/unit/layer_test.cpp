@@ -192,7 +192,9 @@ TEST(Layer, ABackwardReadsWhatIsMade) {
 TEST(Layer, ScratchHoldsItsTensors) {
   for (const Config& m : all_models())
     for (const SegmentKind kind : segment_kinds(m))
-      for (const Values& at : {Values{{"b", 1.0}, {"tp", 1.0}}, Values{{"b", 3.0}, {"tp", 2.0}}}) {
+      for (const Split& split :
+           {Split{}, Split{.tp = 2, .microbatch = 3}, Split{.tp = 2, .microbatch = 3, .ep = 2}}) {
+        const Values at = split.values();
         const Segment s = segment(m, kind);
         const double products = s.product_grads_elements.evaluate(at);
         const double rest = s.backward_workspace_elements.evaluate(at) - products;
@@ -211,7 +213,7 @@ TEST(Layer, ScratchHoldsItsTensors) {
 TEST(Layer, WorkspaceOfNormsOfHeads) {
   Config m = test::special_models().back();
   const Segment s = segment(m, SegmentKind::attention);
-  const Values at{{"b", 1.0}, {"tp", 1.0}};
+  const Values at = Split{}.values();
   const double heads = 4 * 10, qkv = (4 + 2) * 10, hidden = 36;
   EXPECT_EQ(s.forward_workspace_elements.evaluate(at), m.seq_len * qkv);
   EXPECT_EQ(s.product_grads_elements.evaluate(at), m.seq_len * (qkv + hidden));

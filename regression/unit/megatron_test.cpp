@@ -100,6 +100,10 @@ TEST_F(Megatron, SaysTheExperts) {
   EXPECT_EQ(value("--moe-grouped-gemm"), "");
   EXPECT_EQ(value("--expert-model-parallel-size"), "1");
   EXPECT_EQ(value("--expert-tensor-parallel-size"), "2");
+  for (plan::Stage& stage : plan.stages) stage.ep = 2;
+  EXPECT_EQ(value("--expert-model-parallel-size"), "2");
+  EXPECT_EQ(value("--expert-tensor-parallel-size"), "1");
+  for (plan::Stage& stage : plan.stages) stage.ep = 1;
   model.balance_loss = 0.01;
   model.z_loss = 0.001;
   EXPECT_EQ(value("--moe-router-load-balancing-type"), "seq_aux_loss");
@@ -308,6 +312,7 @@ TEST_F(MegatronArguments, OfExpertsComeBack) {
       deck.model.balance_loss = loss;
       deck.model.z_loss = loss / 10.0;
       model = model::config(deck.model, "bf16");
+      for (plan::Stage& stage : plan.stages) stage.ep = normalize ? stage.tp : 1;
       const MegatronJob job = read(megatron_script(deck, model, plan));
       const model::Config found = model::config(job.deck.model, job.deck.training.precision);
       EXPECT_EQ(plan::text(job.plan), plan::text(plan));
@@ -344,9 +349,12 @@ TEST_F(MegatronArguments, OfExpertsAreReadOrRefusedByName) {
   }
   for (const char* argument :
        {"--expert-model-parallel-size 1 --expert-tensor-parallel-size 2",
+        "--expert-model-parallel-size 2 --expert-tensor-parallel-size 1",
         "--moe-router-load-balancing-type aux_loss", "--moe-aux-loss-coeff 0",
         "--moe-router-score-function softmax --moe-layer-freq 1"})
     EXPECT_EQ(refusal_of(experts + argument), "") << argument;
+  EXPECT_NE(refusal_of(dense + "--expert-model-parallel-size 2").find("has no experts"),
+            std::string::npos);
   EXPECT_NE(refusal_of(few + std::string("--num-experts 8")).find("num_experts must be 0 for gpt"),
             std::string::npos);
 }

@@ -260,16 +260,18 @@ TEST(Model, PiecesTileEveryTensorOverTensorParallelRanks) {
     for (const Block& block : blocks(m))
       for (std::size_t p = 0; p < block.parameters.size(); ++p) {
         const Parameter& parameter = block.parameters[p];
-        std::int64_t elements = 0;
-        std::set<std::vector<std::int64_t>> offsets;
-        for (int rank = 0; rank < 4; ++rank) {
-          const Layout parts = layout(block, 4, rank, 1);
-          elements += parts.pieces[p].elements;
-          offsets.insert(parts.pieces[p].offset);
+        for (const int ep : {1, 4}) {
+          std::int64_t elements = 0;
+          std::set<std::vector<std::int64_t>> offsets;
+          for (int rank = 0; rank < 4; ++rank) {
+            const Layout parts = layout(block, 4, rank, 1, ep);
+            elements += parts.pieces[p].elements;
+            offsets.insert(parts.pieces[p].offset);
+          }
+          const bool split = parameter.splits(4);
+          EXPECT_EQ(elements, parameter.elements() * (split ? 1 : 4)) << parameter.name;
+          EXPECT_EQ(offsets.size(), split ? 4u : 1u) << parameter.name;
         }
-        const bool split = parameter.splits(4);
-        EXPECT_EQ(elements, parameter.elements() * (split ? 1 : 4)) << parameter.name;
-        EXPECT_EQ(offsets.size(), split ? 4u : 1u) << parameter.name;
       }
 }
 
@@ -299,17 +301,19 @@ TEST(Model, LayoutExpressionEqualsTheLayout) {
   for (const Config& m : models)
     for (const Block& block : blocks(m))
       for (int tp : {1, 2, 3, 4})
-        for (int dp : {1, 2, 3, 8}) {
-          const std::map<std::string, double, std::less<>> values{{"tp", double(tp)},
-                                                                  {"dp", double(dp)}};
-          const Layout flat = layout(block, tp, 0, dp);
-          const auto [trained, frozen] = layout_elements(block);
-          EXPECT_EQ(trained.evaluate(values), double(flat.trained_elements)) << block.name;
-          EXPECT_EQ(frozen.evaluate(values), double(flat.elements - flat.trained_elements));
-          EXPECT_EQ(layout(block, tp, tp - 1, dp).elements, flat.elements) << block.name;
-          EXPECT_EQ(layout_partial_elements(block).evaluate(values), double(flat.partial_elements))
-              << block.name << " at tp " << tp;
-        }
+        for (int ep : std::set{1, tp})
+          for (int dp : {1, 2, 3, 8}) {
+            auto values = Split{.tp = tp, .ep = ep}.values();
+            values.emplace("dp", dp);
+            const Layout flat = layout(block, tp, 0, dp, ep);
+            const auto [trained, frozen] = layout_elements(block);
+            EXPECT_EQ(trained.evaluate(values), double(flat.trained_elements)) << block.name;
+            EXPECT_EQ(frozen.evaluate(values), double(flat.elements - flat.trained_elements));
+            EXPECT_EQ(layout(block, tp, tp - 1, dp, ep).elements, flat.elements) << block.name;
+            EXPECT_EQ(layout_partial_elements(block).evaluate(values),
+                      double(flat.partial_elements))
+                << block.name << " at tp " << tp;
+          }
 }
 
 TEST(Model, InitialValuesFollowSeedAndPlaceOnly) {
@@ -333,7 +337,7 @@ TEST(Model, InitialValuesFollowSeedAndPlaceOnly) {
 // What a layer keeps is its segments' inputs, of each a shard, and all they save, each once; what
 // is cheap to make again only where it is said to be stored.
 TEST(Model, KeptTensorsAreInputsAndSaved) {
-  const std::map<std::string, double, std::less<>> values{{"b", 2.0}, {"tp", 2.0}};
+  const auto values = Split{.tp = 2, .microbatch = 2}.values();
   const auto kept_bytes = [&](const Config& m, Recompute recompute) {
     double kept = 0.0;
     for (const Kept& tensor : kept_tensors(m, recompute)) kept += tensor.bytes.evaluate(values);
@@ -356,7 +360,7 @@ TEST(Model, KeptTensorsAreInputsAndSaved) {
 // By hand, of one token in bf16 on one rank: a norm's output takes C elements, the MLP's activation
 // F, what attention reads behind norms of queries and keys (H + 2 K) D.
 TEST(Model, CheapTensorsOfEachFamily) {
-  const std::map<std::string, double, std::less<>> values{{"b", 1.0}, {"tp", 1.0}};
+  const auto values = Split{}.values();
   const auto cheap = [&](Config m) {
     m.precision = Precision::bf16;
     double bytes = 0.0;
@@ -405,7 +409,7 @@ TEST(Model, AnEmbeddingsFactorIsRoundedAsWeightsAre) {
 
 // Of an attention segment's saved tensors only qkv and attended shrink with the precision.
 TEST(Model, StatisticsStayWide) {
-  const std::map<std::string, double, std::less<>> values{{"b", 1.0}, {"tp", 1.0}};
+  const auto values = Split{}.values();
   Config m = all_families().front();
   const auto bytes = [&](const std::string& name) {
     for (SegmentKind kind : segment_kinds(m, BlockKind::layer))

@@ -73,10 +73,26 @@ TEST(Neighbours, EachKnobOfTheSearchChanges) {
   for (const Knob& knob : knobs) {
     const bool derived = std::holds_alternative<Derived>(knob.member);
     if (std::holds_alternative<std::monostate>(knob.search) || derived) continue;
+    if (std::string(knob.name) == "ep") continue;  // the model has no experts
     EXPECT_TRUE(any(all, [&](const Plan& other) {
       return number(knob, other, 0) != number(knob, plan, 0);
     })) << knob.name;
   }
+}
+
+TEST(Neighbours, DivideWholeExperts) {
+  model::Config model = samples::small_model(8);
+  model.family = &model::family("llama");
+  model.num_experts = 4, model.experts_per_token = 2, model.expert_ffn_size = model.ffn_size;
+  const auto has_whole = [](const Plan& plan) { return plan.stages[0].ep == 2; };
+  Plan plan = with_savings();
+  const hardware::Cluster cluster = cluster_of(plan);
+  EXPECT_TRUE(any(neighbours(plan, model, cluster, {}), has_whole));
+  EXPECT_FALSE(any(neighbours(plan, model, cluster, {.ep = {1}}), has_whole));
+  for (Stage& stage : plan.stages) stage.ep = 2;
+  const std::vector<Plan> all = neighbours(plan, model, cluster, {});
+  EXPECT_FALSE(std::ranges::all_of(all, has_whole));
+  for (const Plan& other : all) EXPECT_NO_THROW(check(other, model, cluster)) << text(other);
 }
 
 TEST(Neighbours, LackWhatTheSearchForbids) {

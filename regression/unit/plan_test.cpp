@@ -270,7 +270,7 @@ TEST(PlanCheck, ChunksHaveTheMeshOfTheirDevices) {
   };
   EXPECT_EQ(refused([](Plan& plan) { plan.stages[3].zero_level = 0; }),
             "plan: stage 3: it lies on the devices of stage 1, so nodes, devices_per_node, "
-            "microbatch, dp, tp, zero_level, replicas and group must be those of stage 1");
+            "microbatch, dp, tp, ep, zero_level, replicas and group must be those of stage 1");
   EXPECT_EQ(refused([](Plan& plan) { plan.order.chunks = 3; }),
             "plan: virtual_stages = 3 must divide its 4 stages into at least 2 that have devices "
             "of their "
@@ -382,6 +382,39 @@ TEST(Plan, StoredLayersAreWrittenWhereThereAreAny) {
   plan.stages[0].stored_layers = 2;
   EXPECT_EQ(parse(text(plan), "plan.toml"), plan) << text(plan);
   EXPECT_NE(table(plan).find("recomputed  stored"), std::string::npos) << table(plan);
+}
+
+TEST(Plan, ExpertParallelismIsWrittenWhereThereIsAny) {
+  Plan plan = sample();
+  EXPECT_EQ(text(plan).find("ep "), std::string::npos) << text(plan);
+  EXPECT_EQ(table(plan).find("ep"), std::string::npos) << table(plan);
+  plan.stages[0].ep = 2;
+  EXPECT_EQ(parse(text(plan), "plan.toml"), plan) << text(plan);
+  EXPECT_NE(table(plan).find("tp  ep  ZeRO"), std::string::npos) << table(plan);
+}
+
+// A rank has whole experts, or a part of each.
+TEST(PlanCheck, ExpertsAreDividedOverAllRanksOrCut) {
+  model::Config model = small;
+  model.family = &model::family("llama");
+  model.num_experts = 6, model.experts_per_token = 2, model.expert_ffn_size = 255;
+  const auto refused = [&](int ep) {
+    Plan plan = sample();
+    for (Stage& stage : plan.stages) stage.ep = ep;
+    try {
+      check(plan, model, two_nodes);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_EQ(refused(2), "");
+  EXPECT_EQ(refused(1), "plan: stage 0: tp = 2 must divide expert_ffn_size = 255");
+  EXPECT_EQ(refused(3), "plan: stage 0: ep must be 1, or for a model with experts tp = 2, found 3");
+  model.num_experts = 5;
+  EXPECT_EQ(refused(2), "plan: stage 0: ep = 2 must divide num_experts = 5");
+  model.num_experts = 0;
+  EXPECT_EQ(refused(2), "plan: stage 0: ep must be 1, or for a model with experts tp = 2, found 2");
 }
 
 // 2 x 15 tokens have halves, 1 x 15 have none.

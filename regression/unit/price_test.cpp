@@ -115,8 +115,8 @@ Passes mlp_s(model::Precision precision, const hardware::Profile& profile) {
                             .seq_len = 32,
                             .vocab_size = 100,
                             .precision = precision};
-  return {segment_s(model, profile, model::SegmentKind::mlp, Pass::forward, 2, 1),
-          segment_s(model, profile, model::SegmentKind::mlp, Pass::backward, 2, 1)};
+  return {segment_s(model, profile, model::SegmentKind::mlp, Pass::forward, {.microbatch = 2}),
+          segment_s(model, profile, model::SegmentKind::mlp, Pass::backward, {.microbatch = 2})};
 }
 
 // Two products of 64 x 64 x 256. Each factor is read for its largest magnitude, and read and
@@ -157,7 +157,7 @@ double mlp_backward_s(const hardware::Profile& profile, Pass pass) {
                             .seq_len = 32,
                             .vocab_size = 100,
                             .precision = model::Precision::bf16};
-  return segment_s(model, profile, model::SegmentKind::mlp, pass, 2, 1);
+  return segment_s(model, profile, model::SegmentKind::mlp, pass, {.microbatch = 2});
 }
 
 // The norm was measured; of gelu, which goes with its product, the forward takes nothing: a copy.
@@ -172,6 +172,37 @@ TEST(Price, AStoredBackwardMakesNothingAgain) {
   EXPECT_NEAR(
       mlp_backward_s(profile, Pass::backward) - mlp_backward_s(profile, Pass::stored_backward),
       1e-6 + copy_s, 1e-15);
+}
+
+// 2 x 32 tokens go to 2 of 8 experts each: 128 copies, 16 a matrix. Ranks with whole experts have
+// 2 matrices of as many rows; the most loaded one is expected to have half as many rows more.
+TEST(Price, WholeExpertsHaveTheRowsOfTheMostLoadedRank) {
+  model::Config model{.family = &model::family("llama"),
+                      .num_layers = 2,
+                      .hidden_size = 64,
+                      .num_heads = 4,
+                      .num_experts = 8,
+                      .experts_per_token = 2,
+                      .expert_ffn_size = 32,
+                      .load_factor = 1.5,
+                      .seq_len = 32,
+                      .vocab_size = 100,
+                      .precision = model::Precision::bf16};
+  using Dims = std::vector<std::int64_t>;
+  const auto dims = [&](int tp, int ep) {
+    const model::Segment segment = model::segment(model, model::SegmentKind::experts);
+    const auto in = std::ranges::find(segment.operators, "in", &model::Operator::name);
+    Dims found;
+    for (const model::Expr& dim : in->dims)
+      found.push_back(
+          std::llround(dim.evaluate(model::Split{.tp = tp, .microbatch = 2, .ep = ep}.values())));
+    return found;
+  };
+  EXPECT_EQ(dims(1, 1), (Dims{128, 64, 64, 8}));
+  EXPECT_EQ(dims(4, 1), (Dims{128, 16, 64, 8}));
+  EXPECT_EQ(dims(4, 4), (Dims{48, 64, 64, 2}));
+  model.load_factor = 100.0;  // no rank can have more than a copy for each expert that it holds
+  EXPECT_EQ(dims(8, 8), (Dims{64, 64, 64, 1}));
 }
 
 }  // namespace

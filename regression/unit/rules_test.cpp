@@ -154,7 +154,7 @@ std::vector<model::Kept> tensors_of(const std::vector<double>& bytes) {
 
 TEST(Rules, OffloadMovesWholeTensorsWithinTheShare) {
   const auto kept = tensors_of({100, 60, 40});
-  const auto moved = [&](double ratio) { return moved_tensors(kept, ratio, 2, 1); };
+  const auto moved = [&](double ratio) { return moved_tensors(kept, ratio, {.microbatch = 2}); };
   EXPECT_EQ(moved(0.0).count, 0);
   EXPECT_EQ(moved(0.5).count, 1);
   EXPECT_EQ(moved(0.79).count, 1);
@@ -167,7 +167,7 @@ TEST(Rules, OffloadMovesWholeTensorsWithinTheShare) {
 TEST(Rules, RoundingOfTheShareMovesTheTensorAllTheSame) {
   const double ratio = 0.7 - 0.4;
   ASSERT_LT(ratio * 10.0, 3.0);
-  EXPECT_EQ(moved_tensors(tensors_of({3, 7}), ratio, 1, 1).count, 1);
+  EXPECT_EQ(moved_tensors(tensors_of({3, 7}), ratio, {}).count, 1);
 }
 
 }  // namespace

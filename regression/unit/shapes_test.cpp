@@ -73,6 +73,23 @@ TEST(StageShapes, AListedTpMayTakeWholeNodes) {
                 {.nodes = 2, .devices_per_node = 4, .dp = 1, .tp = 8, .microbatch = 1}}));
 }
 
+// 2 divides 6 experts and not their width of 9; 4 neither; 1 has nothing to divide.
+TEST(StageShapes, ExpertsAreDividedOrCut) {
+  model::Config model = twelve_heads;
+  model.num_experts = 6, model.experts_per_token = 2, model.expert_ffn_size = 9;
+  const auto found = [&](const deck::SearchKeys& search) {
+    std::set<std::pair<int, int>> degrees;
+    for (const StageShape& shape : stage_shapes(model, 8, one_node, 0, search))
+      degrees.emplace(shape.tp, shape.ep);
+    return degrees;
+  };
+  using Degrees = std::set<std::pair<int, int>>;
+  EXPECT_EQ(found({}), (Degrees{{1, 1}, {2, 2}}));
+  model.expert_ffn_size = 8;
+  EXPECT_EQ(found({}), (Degrees{{1, 1}, {2, 1}, {2, 2}, {4, 1}}));
+  EXPECT_EQ(found({.ep = {1}}), (Degrees{{1, 1}, {2, 1}, {4, 1}}));
+}
+
 TEST(StageShapes, TheListsOfTheSearchAreKept) {
   const deck::SearchKeys listed{.dp = {2}, .tp = {2, 5}, .microbatch = {2, 3, 64}};
   const auto shapes = stage_shapes(twelve_heads, 256, one_node, 0, listed);

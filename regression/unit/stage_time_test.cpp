@@ -29,11 +29,12 @@ hardware::Profile unit_profile(const model::Config& model) {
   profile.interference.assign(16, 0.0);
   for (SegmentKind kind : model::segment_kinds(model))
     for (const model::Operator& op : model::segment(model, kind).operators)
-      for (double b : {1.0, 2.0})
-        for (double tp : {1.0, 2.0}) {
+      for (int b : {1, 2})
+        for (int tp : {1, 2}) {
           hardware::OperatorRow row{model::name(op.kind), {}, 1 * ms, 2 * ms};
           for (const Expr& dim : op.dims)
-            row.dims.push_back(std::llround(dim.evaluate({{"b", b}, {"tp", tp}})));
+            row.dims.push_back(
+                std::llround(dim.evaluate(model::Split{.tp = tp, .microbatch = b}.values())));
           profile.operators.push_back(row);
         }
   return profile;

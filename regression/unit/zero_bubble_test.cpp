@@ -153,7 +153,7 @@ TEST_P(ZeroBubbleTime, IsThePapers) {
   const auto layer_s = [&](price::Pass pass) {
     double seconds = 0.0;
     for (model::SegmentKind kind : model::segment_kinds(model, model::BlockKind::layer))
-      seconds += price::segment_s(model, profile, kind, pass, 1, 1);
+      seconds += price::segment_s(model, profile, kind, pass, {});
     return seconds;
   };
   const double f = layer_s(price::Pass::forward), b = layer_s(price::Pass::backward_input),

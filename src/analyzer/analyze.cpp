@@ -170,7 +170,7 @@ Analyzer::RoleTape& Analyzer::tape(const plan::Plan& plan, int stage) {
 const Analyzer::SplitBackward& Analyzer::split_backward(const plan::Plan& plan, int stage) {
   const plan::Stage& s = plan.stages[stage];
   const auto [known, fresh] =
-      splits_.try_emplace({s.group, s.first_layer, s.layers, s.stored_layers, s.microbatch, s.tp});
+      splits_.try_emplace({s.group, s.first_layer, s.layers, s.stored_layers, s.split()});
   if (fresh) {
     const hardware::Profile& profile = machine_.profile(s.group);
     const SecondPart part = second_part(plan, stage, model_, profile);

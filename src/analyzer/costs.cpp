@@ -150,11 +150,11 @@ Expr Costs::segment(model::SegmentKind kind, Pass pass) const {
                                 // other's parts.
                                 const bool two = kind == model::SegmentKind::head &&
                                                  pass == Pass::forward && whole(x[1]) > 1;
-                                const double work_s = price::segment_s(*model, *profile, kind, pass,
-                                                                       whole(x[0]), whole(x[1]));
+                                const double work_s =
+                                    price::segment_s(*model, *profile, kind, pass, split_of(x));
                                 return price::task_s(*profile, work_s, two ? 2 : 1);
                               });
-  return Expr::call(std::move(function), {v_.b, v_.tp});
+  return Expr::call(std::move(function), v_.split(*model_));
 }
 
 Expr Costs::optimizer(const Expr& elements) const { return Expr::call(optimizer_, {elements}); }

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <array>
+#include <cmath>
 #include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "analyzer/analyzer.hpp"
 #include "plan/rules.hpp"
@@ -20,18 +22,28 @@ using price::Pass;
 struct Variables {
   Expr l = Expr::variable("l"), c = Expr::variable("c"), k = Expr::variable("k"),
        b = Expr::variable("b"), dp = Expr::variable("dp"), tp = Expr::variable("tp"),
-       z = Expr::variable("z"), a = Expr::variable("a"), ad = Expr::variable("ad"),
-       p = Expr::variable("p"), r = Expr::variable("r"), G = Expr::variable("G"),
-       S = Expr::variable("S"), n = Expr::variable("n"), m = Expr::variable("m"),
-       R = Expr::variable("R");
+       ep = Expr::variable("ep"), z = Expr::variable("z"), a = Expr::variable("a"),
+       ad = Expr::variable("ad"), p = Expr::variable("p"), r = Expr::variable("r"),
+       G = Expr::variable("G"), S = Expr::variable("S"), n = Expr::variable("n"),
+       m = Expr::variable("m"), R = Expr::variable("R");
 
   plan::Sharded<Expr> sharded() const { return plan::sharded(z, Expr(dp / R)); }
+  /// What a segment's numbers depend on, for split_of().
+  std::vector<Expr> split(const model::Config& model) const {
+    return model.num_experts > 0 ? std::vector{b, tp, ep} : std::vector{b, tp};
+  }
 };
 
 /// 1 where a <= b, else 0.
 inline Expr at_most(const Expr& a, const Expr& b) { return 1.0 - less(b, a); }
 
 using Arguments = std::span<const double>;
+
+/// The split whose variables a function has as its arguments.
+inline model::Split split_of(Arguments x) {
+  const auto number = [&](std::size_t i) { return i < x.size() ? int(std::lround(x[i])) : 1; };
+  return {.tp = number(1), .microbatch = number(0), .ep = number(2)};
+}
 
 /// A function that looks its earlier values up: a grid asks for the same arguments many times. Not
 /// for several threads at once.
@@ -46,7 +58,7 @@ class Costs {
  public:
   Costs(const model::Config& model, const hardware::Machine& machine, StageRole role);
 
-  Expr segment(model::SegmentKind kind, Pass pass) const;  ///< at (b, tp)
+  Expr segment(model::SegmentKind kind, Pass pass) const;  ///< at Variables::split
   Expr optimizer(const Expr& elements) const;
   Expr host_update(const Expr& elements) const;  ///< 0 where nothing is stepped on the host
   bool host_update() const { return role_.host_update; }

@@ -134,13 +134,15 @@ LayerCosts layer_costs(const model::Config& model, const Costs& costs, Recompute
 
 Expr moved_bytes(const model::Config& model, Recompute recompute, const Expr& ratio) {
   const auto bytes = [kept = model::kept_tensors(model, recompute)](Arguments x) {
-    return plan::moved_tensors(kept, x[0], x[1], x[2]).bytes;
+    return plan::moved_tensors(kept, x[0], split_of(x.subspan(1))).bytes;
   };
   const Variables v;
+  std::vector<Expr> arguments = v.split(model);
+  arguments.insert(arguments.begin(), ratio);
   const char* const name = recompute == Recompute::full   ? "moved_inputs"
                            : recompute == Recompute::none ? "moved_stored"
                                                           : "moved_activations";
-  return Expr::call(remembering(name, bytes), {ratio, v.b, v.tp});
+  return Expr::call(remembering(name, bytes), std::move(arguments));
 }
 
 }  // namespace brume::analyzer

@@ -47,7 +47,7 @@ SecondPart second_part(const plan::Plan& plan, int stage, const model::Config& m
                        const hardware::Profile& profile) {
   const plan::Stage& s = plan.stages[stage];
   const auto seconds = [&](model::SegmentKind kind, price::Pass pass) {
-    return price::segment_s(model, profile, kind, pass, s.microbatch, s.tp);
+    return price::segment_s(model, profile, kind, pass, s.split());
   };
   SecondPart part{};
   if (stage == 0) part.work_s = seconds(model::SegmentKind::embedding, price::Pass::backward);
@@ -68,7 +68,7 @@ double between_parts_bytes(const plan::Stage& s, const model::Config& model) {
     for (const model::Saved& saved : segment.saved)
       if (saved.for_weights && (stores || !saved.cheap)) kept += saved.bytes();
   });
-  return kept.evaluate({{"b", s.microbatch}, {"tp", s.tp}});
+  return kept.evaluate(s.split().values());
 }
 
 }  // namespace brume::analyzer

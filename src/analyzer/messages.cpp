@@ -78,8 +78,8 @@ class Traffic {
 /// A microbatch's stream from one stage to another.
 Traffic stream(const model::Config& model, const hardware::Machine& machine,
                const plan::Stage& from, const plan::Stage& to, const EndsOf& ends) {
-  const std::map<std::string, double, std::less<>> one{{"b", 1.0}, {"tp", 1.0}};
-  const double token_bytes = model::stream_bytes(model).evaluate(one) / double(model.seq_len);
+  const double token_bytes =
+      model::stream_bytes(model).evaluate(model::Split{}.values()) / double(model.seq_len);
   Traffic traffic(machine, from, to, ends);
   for (const plan::Message& m : plan::stream_messages(from, to, model.seq_len))
     traffic.add(m.source, m.destination, token_bytes * m.count);

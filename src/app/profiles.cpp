@@ -25,7 +25,7 @@ profiler::Shapes shapes(const deck::Deck& deck, const model::Config& model) {
   std::set<int> groups;
   for (const plan::StageShape& shape :
        plan::stage_shapes(model, deck.training.global_batch, cluster, 0, deck.search)) {
-    splits.insert({.tp = shape.tp, .microbatch = shape.microbatch});
+    splits.insert({.tp = shape.tp, .microbatch = shape.microbatch, .ep = shape.ep});
     groups.insert(shape.tp);
   }
   for (int ranks : divisors(cluster.groups[0].devices())) groups.insert(ranks);

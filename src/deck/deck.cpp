@@ -120,6 +120,11 @@ const Schema<ModelKeys>& model_schema() {
                       "Megatron-LM: --moe-z-loss-coeff",
               .min = 0,
               .max = 1e3})
+        .key("load_factor", &ModelKeys::load_factor,
+             {.help = "expected rows of the most loaded rank's experts over the mean of ranks, "
+                      "where ep > 1; for predictions only; 1: even loads",
+              .min = 1,
+              .max = 1e3})
         .key("seq_len", &ModelKeys::seq_len,
              {.unit = "tokens",
               .help = "length of a sequence; Megatron-LM: --seq-length",
@@ -274,6 +279,10 @@ const Schema<SearchKeys>& search_schema() {
         .key("tp", &SearchKeys::tp,
              {.help = "tensor-parallel degrees to try; []: all within a node; larger ones use "
                       "whole nodes",
+              .min = 1})
+        .key("ep", &SearchKeys::ep,
+             {.help = "expert-parallel degrees to try: whole experts are divided over ep "
+                      "tensor-parallel ranks; 1: each expert is cut over all of them; []: 1 and tp",
               .min = 1})
         .key("microbatch", &SearchKeys::microbatch,
              {.unit = "sequences",

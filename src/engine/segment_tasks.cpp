@@ -70,9 +70,11 @@ SegmentTasks<Storage>::SegmentTasks(const plan::Plan& plan, const model::Config&
   const model::Cut rows = model::cut(model.vocab_size, tp_, tp_rank_);
   vocabulary_ = {.first = int(rows.first), .vocab = model.vocab_size};
   rows_of_table_ = int(rows.count);
+  num_held_ = num_experts_ / stage.ep;
+  first_held_ = stage.ep > 1 ? tp_rank_ * num_held_ : 0;
   describe_attention(stage, model);
   for (const SegmentKind kind : model::segment_kinds(model))
-    describe(lists_[kind], model, kind, stage.microbatch);
+    describe(lists_[kind], model, kind, stage.split());
   if (!model.rotary()) return;
   for (const auto& [kind, layers] : model::layer_counts(model)) {
     const std::vector<float> table =
@@ -111,18 +113,19 @@ void SegmentTasks<Storage>::describe_attention(const plan::Stage& stage,
 
 template <class Storage>
 void SegmentTasks<Storage>::describe(List& list, const model::Config& model, SegmentKind kind,
-                                     int microbatch) {
+                                     const model::Split& split) {
   list.segment = model::segment(model, kind);
   list.attention = attention_;
   if (kind == SegmentKind::window) list.attention.window = model.window;
   const auto value = [&](const model::Expr& expression) {
-    return std::int64_t(expression.evaluate({{"b", microbatch}, {"tp", tp_}}));
+    return std::int64_t(expression.evaluate(split.values()));
   };
   list.product_elements = value(list.segment.product_grads_elements);
   for (const model::Tensor& tensor : list.segment.tensors)
     list.tensors.push_back({.columns = int(value(tensor.columns)),
                             .share = tensor.cut.empty() ? 1 : tp_,
                             .copies = tensor.copies,
+                            .held = tensor.held,
                             .forward_offset = value(tensor.forward_offset),
                             .backward_offset = value(tensor.backward_offset)});
   for (std::size_t i = 0; i < list.segment.saved.size(); ++i)
@@ -137,6 +140,7 @@ void SegmentTasks<Storage>::describe(List& list, const model::Config& model, Seg
         op.output_only || (op.again && std::ranges::all_of(operators, [&](const Operator& reader) {
                              return reader.read != op.written || reader.output_only;
                            })));
+    if (op.kind == OperatorKind::choose_experts) list.routes = op.statistics.front();
     if (op.kind == OperatorKind::cross_entropy)
       list.tensors[std::size_t(op.written)].columns = rows_of_table_;
     if (op.kind != OperatorKind::gelu) continue;
@@ -200,13 +204,13 @@ auto SegmentTasks<Storage>::tensor(const Pass& p, TensorId id) const -> Matrix {
     return this->tensor(p, sum->written);
   }
   const Tensor& tensor = p.list.tensor(id);
-  const int num_rows = p.rows * tensor.copies / tensor.share;
   if (keeps(p, id))
-    return rows(p.o.template data<Storage>(Role::saved, tensor.saved), num_rows, tensor.columns);
+    return rows(p.o.template data<Storage>(Role::saved, tensor.saved), num_rows(p, tensor),
+                tensor.columns);
   if (p.gelu_in_product && id == p.list.op(p.list.product_before).read)
     return stream(p.o, Role::output);
-  return rows(p.scratch + (p.backward ? tensor.backward_offset : tensor.forward_offset), num_rows,
-              tensor.columns);
+  return rows(p.scratch + (p.backward ? tensor.backward_offset : tensor.forward_offset),
+              num_rows(p, tensor), tensor.columns);
 }
 
 /// A gradient lies in the place of its tensor's, or in that of another tensor: then as this rank's
@@ -229,14 +233,13 @@ template <class Storage>
 auto SegmentTasks<Storage>::gradient_at(const Pass& p, TensorId id) const -> Matrix {
   if (id == TensorId::output) return stream(p.o, Role::gradient);
   const Tensor& tensor = p.list.tensor(id);
-  const int num_rows = p.rows * tensor.copies / tensor.share;
   switch (p.list.segment.tensor(id).gradient) {
     case model::Tensor::Gradient::in_place: return this->tensor(p, id);
     case model::Tensor::Gradient::products:
-      return rows(p.products + tensor.backward_offset, num_rows, tensor.columns);
+      return rows(p.products + tensor.backward_offset, num_rows(p, tensor), tensor.columns);
     case model::Tensor::Gradient::scratch: break;
   }
-  return rows(p.scratch + tensor.backward_offset, num_rows, tensor.columns);
+  return rows(p.scratch + tensor.backward_offset, num_rows(p, tensor), tensor.columns);
 }
 
 template <class Storage>
@@ -253,15 +256,32 @@ float* SegmentTasks<Storage>::wide_gradient(const Pass& p, TensorId id) const {
   return reinterpret_cast<float*>(p.scratch + p.list.tensor(id).backward_offset);
 }
 
+/// Where the copies of tokens go, for the operator that chooses.
 template <class Storage>
-kernels::Routes SegmentTasks<Storage>::routes(const Pass& p, TensorId id) const {
-  auto* const experts = reinterpret_cast<std::int32_t*>(statistic(p, id).data());
+kernels::Routes SegmentTasks<Storage>::routes(const Pass& p) const {
+  auto* const experts = reinterpret_cast<std::int32_t*>(statistic(p, p.list.routes).data());
   const std::int64_t copies = std::int64_t{p.rows} * experts_per_token_;
   return {.experts = experts,
           .rows = experts + copies,
           .begins = experts + 2 * copies,
           .num_experts = num_experts_,
-          .chosen = experts_per_token_};
+          .chosen = experts_per_token_,
+          .first_held = first_held_,
+          .num_held = num_held_};
+}
+
+/// The same once that has run. A task reads their numbers on the host once.
+template <class Storage>
+kernels::Routes SegmentTasks<Storage>::made_routes(const Pass& p) const {
+  kernels::Routes made = routes(p);
+  if (p.begins.empty()) p.begins = kernels::read_begins(made);
+  made.host_begins = p.begins.data();
+  return made;
+}
+
+template <class Storage>
+int SegmentTasks<Storage>::num_rows(const Pass& p, const Tensor& tensor) const {
+  return tensor.held ? made_routes(p).held_rows() : p.rows * tensor.copies / tensor.share;
 }
 
 /// A head multiplies with its own table or with the tied one.
@@ -339,32 +359,35 @@ void SegmentTasks<Storage>::route(const Pass& p, const Operator& op, Call& c) co
   const auto d_logits = [&](TensorId id) {
     return rows(wide_gradient(p, id), p.rows, num_experts_);
   };
-  std::optional<TensorId> gates = op.gates;
-  if (op.routes) c.routes = routes(p, *op.routes);
+  const auto d_gates = [&](TensorId id) {
+    return part(wide_gradient(p, id), c.routes.held_rows());
+  };
+  if (op.routes) c.routes = made_routes(p);
   if (op.kind == OperatorKind::router) {
     c.logits = logits(op.written);
     if (p.backward) c.d_logits = d_logits(op.written);
   }
   if (op.kind == OperatorKind::choose_experts) {
-    c.routes = routes(p, op.statistics.front());
+    c.routes = p.backward ? made_routes(p) : routes(p);
     c.logits = logits(op.read);
+    c.gates = statistic(p, op.written);
     c.normalizes_gates = normalizes_gates_;
-    if (p.backward) c.d_logits = d_logits(op.read);
-    gates = op.written;
+    if (!p.backward) return;
+    c.d_logits = d_logits(op.read);
+    c.d_gates = d_gates(op.written);
   }
-  if (!gates) return;
-  c.gates = statistic(p, *gates);
-  if (p.backward) c.d_gates = part(wide_gradient(p, *gates), std::int64_t(c.gates.size()));
+  if (!op.gates) return;
+  c.gates = part(statistic(p, *op.gates).data(), c.routes.held_rows());
+  if (p.backward) c.d_gates = d_gates(*op.gates);
 }
 
 template <class Storage>
-void SegmentTasks<Storage>::count_loads(const Pass& p, const kernels::Routes& routes) const {
+void SegmentTasks<Storage>::count_loads(const Pass& p) const {
   if (tp_rank_ != 0 || p.o.task.operation != Operation::forward) return;
-  std::vector<std::int32_t> begins(std::size_t(num_experts_) + 1);
-  device::copy(begins.data(), routes.begins, std::int64_t(begins.size() * sizeof begins[0]));
-  device::finish();
-  std::int64_t* const loads = &loads_[std::size_t(p.block.block.layer) * std::size_t(num_experts_)];
-  for (std::size_t e = 0; e + 1 < begins.size(); ++e) loads[e] += begins[e + 1] - begins[e];
+  const std::int32_t* const begins = made_routes(p).host_begins;
+  const std::int64_t first = std::int64_t{p.block.block.layer} * num_experts_;
+  for (int e = 0; e < num_experts_; ++e)  // rank 0 holds the first experts, so rows begin with them
+    loads_[std::size_t(first + e)] += begins[e + 1] - begins[e];
 }
 
 template <class Storage>
@@ -507,7 +530,7 @@ void SegmentTasks<Storage>::forward(const Operands& o, const StepScalars& step) 
     }
     if (op.written == TensorId::output && wanted) c.residual = sum;
     run_forward(p, op, c, false);
-    if (op.kind == OperatorKind::choose_experts) count_loads(p, c.routes);
+    if (op.kind == OperatorKind::choose_experts) count_loads(p);
     if (op.written == TensorId::output) sum = c.written;
   }
 }

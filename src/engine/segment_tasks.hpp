@@ -43,8 +43,9 @@ class SegmentTasks {
   struct Tensor {
     int saved = -1;  ///< index among the operands of Role::saved
     int columns = 1;
-    int share = 1;   ///< ranks that hold other rows of it, and this one
-    int copies = 1;  ///< rows for each token
+    int share = 1;      ///< ranks that hold other rows of it, and this one
+    int copies = 1;     ///< rows for each token
+    bool held = false;  ///< has rows of the experts that this rank holds
     std::int64_t forward_offset = 0, backward_offset = 0;
   };
   /// A segment's list with all that a task asks of it.
@@ -54,6 +55,7 @@ class SegmentTasks {
     std::int64_t product_elements = 0;
     std::vector<model::Run> forward_runs, backward_runs;
     bool cuts_output = false;      ///< the last run makes this rank's rows of the output
+    model::TensorId routes = {};   ///< of copies of tokens, where there are experts
     std::vector<bool> for_output;  ///< operators not needed if nobody reads the output
     // GELU, and the products next to it that kernels may take with it; -1: none.
     int product_before = -1, gelu = -1, product_behind = -1;
@@ -72,10 +74,12 @@ class SegmentTasks {
     bool backward;
     Storage *scratch, *products;
     bool gelu_in_product;
+    mutable std::vector<std::int32_t> begins = {};  ///< Routes::host_begins, once they are read
   };
 
   void describe_attention(const plan::Stage& stage, const model::Config& model);
-  void describe(List& list, const model::Config& model, model::SegmentKind kind, int microbatch);
+  void describe(List& list, const model::Config& model, model::SegmentKind kind,
+                const model::Split& split);
   Pass pass(const Operands& o, bool backward) const;
 
   Matrix stream(const Operands& o, schedule::Role role) const {
@@ -91,14 +95,16 @@ class SegmentTasks {
   Matrix gradient_at(const Pass& p, model::TensorId id) const;
   kernels::Vector statistic(const Pass& p, model::TensorId id) const;
   float* wide_gradient(const Pass& p, model::TensorId id) const;
-  kernels::Routes routes(const Pass& p, model::TensorId id) const;
+  kernels::Routes routes(const Pass& p) const;
+  kernels::Routes made_routes(const Pass& p) const;
+  int num_rows(const Pass& p, const Tensor& tensor) const;
   ConstMatrix weight(const Pass& p, model::ParameterId id) const;
   kernels::Matrix weight_grads(const Pass& p, model::ParameterId id) const;
   bool trains_reader(const Pass& p, model::TensorId id) const;
 
   Call call(const Pass& p, const model::Operator& op) const;
   void route(const Pass& p, const model::Operator& op, Call& c) const;
-  void count_loads(const Pass& p, const kernels::Routes& routes) const;
+  void count_loads(const Pass& p) const;
   kernels::RouterLoss router_loss(const StepScalars& step) const;
   template <class Each>
   void for_modules(const Pass& p, const model::Operator& op, const Call& whole, Each each) const;
@@ -116,6 +122,7 @@ class SegmentTasks {
   kernels::VocabularyPart vocabulary_;
   float eps_, gain_base_, embedding_scale_, lora_scale_, logits_cap_;
   int num_experts_, experts_per_token_;
+  int first_held_, num_held_;  ///< experts that this rank holds
   bool normalizes_gates_;
   double balance_loss_, z_loss_;
   int head_dim_, rotary_dim_, seq_len_;

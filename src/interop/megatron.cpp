@@ -34,6 +34,7 @@ void check_stages(const plan::Plan& plan) {
     same(&plan::Stage::microbatch, "microbatch", "search.unequal_stages = false");
     same(&plan::Stage::dp, "dp", "search.unequal_stages = false");
     same(&plan::Stage::tp, "tp", "search.unequal_stages = false");
+    same(&plan::Stage::ep, "ep", "search.unequal_stages = false");
     same(&plan::Stage::zero_level, "zero_level", "one of search.zero_levels");
     same(&plan::Stage::replicas, "replicas", "search.shard_within_node = false");
     same(&plan::Stage::optim_offload_ratio, "optim_offload_ratio", "one of search.optim_offload");
@@ -114,8 +115,8 @@ void add_model(Arguments& arguments, const model::Config& model) {
   }
 }
 
-/// Experts without expert parallelism: tensor parallelism cuts each one.
-void add_experts(Arguments& arguments, const model::Config& model, int tp) {
+/// Tensor-parallel ranks cut each expert or have whole ones, and each data-parallel rank has all.
+void add_experts(Arguments& arguments, const model::Config& model, const plan::Stage& stage) {
   if (model.num_experts == 0) return;
   require_like(!model.normalize_topk || model.experts_per_token > 1,
                "normalize_topk = true with experts_per_token = 1 (normalize_topk = false)");
@@ -128,8 +129,8 @@ void add_experts(Arguments& arguments, const model::Config& model, int tp) {
                     {"--moe-router-dtype", "fp32"},
                     {"--moe-token-dispatcher-type", "alltoall"},
                     {"--moe-grouped-gemm"},
-                    {"--expert-model-parallel-size", "1"},
-                    {"--expert-tensor-parallel-size", as_argument(tp)}});
+                    {"--expert-model-parallel-size", as_argument(stage.ep)},
+                    {"--expert-tensor-parallel-size", as_argument(stage.tp / stage.ep)}});
   if (!model.normalize_topk) arguments.push_back({"--moe-router-pre-softmax"});
   if (balances) arguments.push_back({"--moe-aux-loss-coeff", as_argument(model.balance_loss)});
   if (model.z_loss > 0.0) arguments.push_back({"--moe-z-loss-coeff", as_argument(model.z_loss)});
@@ -254,7 +255,7 @@ std::vector<MegatronArgument> megatron_arguments(const deck::Deck& deck, const m
   const plan::Stage& stage = plan.stages[0];
   Arguments arguments;
   add_model(arguments, model);
-  add_experts(arguments, model, stage.tp);
+  add_experts(arguments, model, stage);
   if (stage.tp > 1)
     arguments.insert(arguments.end(), {{"--tensor-model-parallel-size", as_argument(stage.tp)},
                                        {"--sequence-parallel"}});

@@ -19,7 +19,6 @@ namespace {
 /// Arguments that change the model or the plan into something that nothing here is like, with the
 /// value that changes nothing; none: each does.
 constexpr std::pair<const char*, const char*> unlike[] = {
-    {"expert-model-parallel-size", "1"},
     {"moe-expert-capacity-factor", ""},
     {"moe-shared-expert-intermediate-size", ""},
     {"moe-latent-size", ""},
@@ -329,11 +328,15 @@ plan::Plan read_plan(GivenArguments& given, const deck::Deck& deck, const model:
                      const hardware::Cluster& cluster, std::vector<std::string>& notes) {
   const int tp = given.number<int>("tensor-model-parallel-size").value_or(1);
   const int stages = given.number<int>("pipeline-model-parallel-size").value_or(1);
+  const int ep = given.number<int>("expert-model-parallel-size").value_or(1);
   const int expert_tp = given.number<int>("expert-tensor-parallel-size").value_or(tp);
-  if (model.num_experts > 0 && expert_tp != tp)
+  if (model.num_experts > 0 && (std::int64_t{ep} * expert_tp != tp || (ep > 1 && expert_tp > 1)))
     given.refuse(
-        "--expert-tensor-parallel-size {}: it must equal --tensor-model-parallel-size {} in Brume",
-        expert_tp, tp);
+        "--expert-model-parallel-size {} with --expert-tensor-parallel-size {}: one must be 1 and "
+        "the other --tensor-model-parallel-size {} in Brume",
+        ep, expert_tp, tp);
+  if (model.num_experts == 0 && ep != 1)
+    given.refuse("--expert-model-parallel-size {}: the model has no experts", ep);
   const int b = given.needed<int>("micro-batch-size");
   const int devices = cluster.devices(), per_node = deck.cluster.devices_per_node;
   if (std::int64_t{tp} * stages > devices || devices % (tp * stages) != 0)
@@ -373,6 +376,7 @@ plan::Plan read_plan(GivenArguments& given, const deck::Deck& deck, const model:
                            .microbatch = b,
                            .dp = dp,
                            .tp = tp,
+                           .ep = ep,
                            // One rank an instance shards nothing.
                            .zero_level = dp > replicas ? zero : 0,
                            .replicas = zero > 0 && dp > replicas ? replicas : 1,

@@ -58,18 +58,34 @@ void promise_router(const char* kernel, const ConstMatrix& logits, const X& x, c
           "dw must be empty or [E, C], dx [N, C]");
 }
 
+template <class Copies>
+void promise_held(const char* kernel, const Copies& copies, const Routes& routes) {
+  promise(routes.host_begins != nullptr &&
+              copies.extent(0) == std::size_t(routes.host_begins[routes.num_held]),
+          kernel, "there must be a row for each copy of the experts that the rank holds");
+}
+
+inline void promise_choice(const char* kernel, const ConstMatrix& logits, const Routes& routes) {
+  promise(logits.extent_int(1) == routes.num_experts && routes.chosen > 0 &&
+              routes.chosen <= routes.num_experts && routes.first_held >= 0 &&
+              routes.num_held >= 0 && routes.first_held + routes.num_held <= routes.num_experts,
+          kernel,
+          "logits [N, E] and routes of E experts, of which the rank holds some, must fit, with 0 < "
+          "k <= E");
+}
+
 inline void promise_routes(const char* kernel, const ConstMatrix& logits, const ConstVector& gates,
                            const Routes& routes) {
-  promise(logits.extent_int(1) == routes.num_experts && routes.chosen > 0 &&
-              routes.chosen <= routes.num_experts &&
-              gates.size() == logits.extent(0) * std::size_t(routes.chosen),
-          kernel, "logits [N, E], gates [N k] and routes of E experts must fit, with 0 < k <= E");
+  promise_choice(kernel, logits, routes);
+  promise(gates.size() == logits.extent(0) * std::size_t(routes.chosen), kernel,
+          "gates must be [N k]");
 }
 
 inline void promise_routes_backward(const char* kernel, const ConstMatrix& logits,
                                     const ConstVector& d_gates, const Routes& routes,
                                     const RouterLoss& loss, const Matrix& d_logits) {
-  promise_routes(kernel, logits, d_gates, routes);
+  promise_choice(kernel, logits, routes);
+  promise_held(kernel, d_gates, routes);
   promise(same_extents(d_logits, logits) &&
               (loss.seq_len == 0 || logits.extent(0) % std::size_t(loss.seq_len) == 0),
           kernel, "d_logits must be [N, E], of whole sequences");
@@ -78,16 +94,17 @@ inline void promise_routes_backward(const char* kernel, const ConstMatrix& logit
 template <class Tokens, class Copies>
 void promise_copies(const char* kernel, const Tokens& tokens, const Copies& copies,
                     const Routes& routes) {
-  promise(copies.extent(0) == tokens.extent(0) * std::size_t(routes.chosen) &&
-              copies.extent(1) == tokens.extent(1),
-          kernel, "tokens [N, C] and their copies [N k, C] must fit");
+  promise_held(kernel, copies, routes);
+  promise(copies.extent(1) == tokens.extent(1), kernel,
+          "tokens [N, C] and their copies [R, C] must fit");
 }
 
 template <class X, class W, class Y>
 void promise_experts(const char* kernel, const X& x, const W& w, const Y& y, const Routes& routes) {
+  promise_held(kernel, x, routes);
   promise(x.extent(1) == w.extent(1) && y.extent(0) == x.extent(0) &&
-              w.extent(0) == y.extent(1) * std::size_t(routes.num_experts),
-          kernel, "[N k, I], [E O, I] and [N k, O] must fit");
+              w.extent(0) == y.extent(1) * std::size_t(routes.num_held),
+          kernel, "[R, I], [H O, I] and [R, O] must fit");
 }
 
 template <class X, class Gain, class Y, class Rstd>

@@ -73,24 +73,26 @@ constexpr void write_gates(const float* logits, bool normalizes, const Routes& r
 ///
 /// The first term is only of chosen experts if `normalizes`, else dg is 0 for others.
 ///
+/// @param d_gates    of the first `held_rows` rows; others are 0
 /// @param loads     [E] c; null: the loads are not balanced
 /// @param d_logits  [E]
 constexpr void write_logits_gradient(const float* logits, bool normalizes, const Routes& routes,
-                                     std::int64_t n, const float* d_gates, const RouterLoss& loss,
-                                     const std::int32_t* loads, float* d_logits) {
+                                     std::int64_t n, const float* d_gates, std::int32_t held_rows,
+                                     const RouterLoss& loss, const std::int32_t* loads,
+                                     float* d_logits) {
   const std::int32_t* const experts = routes.experts + n * routes.chosen;
   const std::int32_t* const rows = routes.rows + n * routes.chosen;
+  const auto d_gate_of = [&](int j) { return rows[j] < held_rows ? d_gates[rows[j]] : 0.0f; };
   const Softmax all = softmax_of(logits, nullptr, routes.num_experts);
   const Softmax gates = normalizes ? gates_of(logits, normalizes, routes, n) : all;
   float mean_gradient = 0.0f, mean_load = 0.0f;
-  for (int j = 0; j < routes.chosen; ++j)
-    mean_gradient += gates(logits[experts[j]]) * d_gates[rows[j]];
+  for (int j = 0; j < routes.chosen; ++j) mean_gradient += gates(logits[experts[j]]) * d_gate_of(j);
   for (int i = 0; loads != nullptr && i < routes.num_experts; ++i)
     mean_load += all(logits[i]) * float(loads[i]);
   const float z = loss.z != 0.0f ? 2.0f * loss.z * all.log_sum() : 0.0f;
   for (int i = 0, j = 0; i < routes.num_experts; ++i) {
     const bool is_chosen = j < routes.chosen && experts[j] == i;
-    const float d_gate = is_chosen ? d_gates[rows[j++]] : 0.0f;
+    const float d_gate = is_chosen ? d_gate_of(j++) : 0.0f;
     const float through_gate =
         is_chosen || !normalizes ? gates(logits[i]) * (d_gate - mean_gradient) : 0.0f;
     const float balance = loads != nullptr ? loss.balance * (float(loads[i]) - mean_load) : 0.0f;

@@ -93,11 +93,14 @@ void add_qkv(std::vector<Parameter>& p, const Config& m) {
   add_cut(p, Module::q, m.qkv_bias, {q, hidden}, 0, 0, m.init_std);
 }
 
-/// Weights [E, 2, I, C] and [E, C, I] of all experts, each of which tp cuts as an MLP.
+/// Weights [E, 2, I, C] and [E, C, I] of all experts, each of which tp cuts as an MLP, or ep leaves
+/// whole.
 void add_experts(std::vector<Parameter>& p, const Config& m) {
   const std::int64_t experts = m.num_experts, inner = m.expert_ffn_size, hidden = m.hidden_size;
   add_cut(p, Module::experts_in, false, {experts, 2, inner, hidden}, 2, 0, m.init_std);
+  p.back().expert_dim = 0;
   add_cut(p, Module::experts_out, false, {experts, hidden, inner}, 2, 0, out_std(m));
+  p.back().expert_dim = 0;
 }
 
 /// Both factors of a target's adapter. tp cuts them as the target's weight; the factor that
@@ -214,8 +217,14 @@ Expr aligned(const Expr& elements) {
 
 /// Elements of the largest piece that tp cuts off.
 Expr local_elements(const Parameter& parameter) {
-  const double extent = double(parameter.shape[parameter.split_dim]);
-  return ceil(extent / Expr::variable("tp")) * (double(parameter.elements()) / extent);
+  const auto cut_along = [&](int dim) {
+    const double extent = double(parameter.shape[std::size_t(dim)]);
+    return ceil(extent / Expr::variable("tp")) * (double(parameter.elements()) / extent);
+  };
+  const Expr by_tp = cut_along(parameter.split_dim);
+  return parameter.expert_dim < 0
+             ? by_tp
+             : select(less(1.0, Expr::variable("ep")), cut_along(parameter.expert_dim), by_tp);
 }
 
 double uniform(std::uint64_t bits) { return (double(bits >> 11) + 0.5) * 0x1.0p-53; }
@@ -281,7 +290,7 @@ bool trains_layers_alike(const Config& config) {
   return std::all_of(all.begin() + 1, all.end() - 1, alike);
 }
 
-Layout layout(const Block& block, int tp, int tp_rank, int shards) {
+Layout layout(const Block& block, int tp, int tp_rank, int shards, int ep) {
   Layout layout{.pieces = {}, .partial_elements = 0, .trained_elements = 0, .elements = 0};
   const auto add = [&](std::size_t i) {
     const Parameter& parameter = block.parameters[i];
@@ -292,7 +301,7 @@ Layout layout(const Block& block, int tp, int tp_rank, int shards) {
                 .elements = parameter.elements()};
     std::int64_t room = piece.elements;
     if (parameter.splits(tp)) {
-      const auto dim = std::size_t(parameter.split_dim);
+      const auto dim = std::size_t(parameter.cut_dim(ep));
       const std::int64_t extent = parameter.shape[dim], rest = piece.elements / extent;
       const Cut mine = cut(extent, tp, tp_rank);
       piece.shape[dim] = mine.count;

@@ -1,4 +1,4 @@
-/// @file The list of operators of each segment, as expressions in b and tp.
+/// @file The list of operators of each segment, as expressions in the variables of Split.
 #include <algorithm>
 #include <functional>
 #include <utility>
@@ -14,6 +14,7 @@ struct Sizes {
   explicit Sizes(const Config& m)
       : b(Expr::variable("b")),
         tp(Expr::variable("tp")),
+        ep(Expr::variable("ep")),
         seq(m.seq_len),
         tokens(b * seq),
         hidden(m.hidden_size),
@@ -22,10 +23,10 @@ struct Sizes {
         attended_tp(Expr(m.attention_size()) / tp),
         keys_tp(m.kv_heads() == m.num_heads ? attended_tp : local_heads(m.kv_heads()) * head_dim),
         qkv_tp(m.kv_heads() == m.num_heads ? 3.0 * attended_tp : attended_tp + 2.0 * keys_tp),
-        ffn_tp(Expr(m.inner_size()) / tp),
-        mlp_in_tp(Expr(m.mlp_in_size()) / tp),
+        ffn_tp(m.num_experts > 0 ? m.inner_size() * (ep / tp) : Expr(m.inner_size()) / tp),
+        mlp_in_tp(m.num_experts > 0 ? m.mlp_in_size() * (ep / tp) : Expr(m.mlp_in_size()) / tp),
         vocab_tp(ceil(double(m.vocab_size) / tp)) {}
-  Expr b, tp;
+  Expr b, tp, ep;
   Expr seq;     ///< tokens that a query may see
   Expr tokens;  ///< computed
   Expr hidden, heads_tp, head_dim;
@@ -100,6 +101,13 @@ class SegmentList {
     segment_.tensor(id).copies = copies;
     return id;
   }
+  /// Rows of the experts on this rank. Their number is known when tokens have chosen.
+  TensorId held(std::string name, const Expr& columns) {
+    const TensorId id = activation(std::move(name), columns, m_.experts_per_token);
+    segment_.tensor(id).held = true;
+    segment_.tensor(id).rows = most_held_;
+    return id;
+  }
   TensorId statistic(std::string name, const Expr& rows) {
     return tensor(std::move(name), rows, 1.0, statistic_bytes);
   }
@@ -147,14 +155,18 @@ class SegmentList {
   TrainedShares trained_;
   Segment segment_;
   TensorId routes_ = {};  ///< of the tokens' copies
+  Expr most_held_ = 0.0;  ///< most rows that the experts on a rank may have
+  Expr held_ = 0.0;       ///< rows that they are expected to have where they have most
 };
 
 void SegmentList::product(std::string name, OperatorKind kind, TensorId read, TensorId written,
                           const Product& product) {
-  const Expr &m = segment_.tensor(read).rows, &n = product.outputs, &k = product.inputs;
   const bool grouped = kind == OperatorKind::experts;
+  const Expr &m = grouped ? held_ : segment_.tensor(read).rows, &n = product.outputs,
+             &k = product.inputs;
   const Expr flops = 2.0 * m * n * k;
-  const Expr weights = grouped ? double(m_.num_experts) * k * n : k * n;
+  const Expr experts = double(m_.num_experts) / s_.ep;
+  const Expr weights = grouped ? experts * k * n : k * n;
   const Expr bytes = 4.0 * (m * k + weights + m * n);
   const double trained = trained_.of(product.modules, product.part);
   segment_.operators.push_back({.name = std::move(name),
@@ -171,7 +183,7 @@ void SegmentList::product(std::string name, OperatorKind kind, TensorId read, Te
                                 .trained = trained});
   Operator& op = segment_.operators.back();
   if (!grouped) return;
-  op.dims.emplace_back(m_.num_experts);
+  op.dims.push_back(experts);
   op.routes = routes_;
 }
 
@@ -311,8 +323,12 @@ TensorId SegmentList::mlp(TensorId normed) {
 
 /// @return what the experts' last products read
 TensorId SegmentList::experts(TensorId normed) {
+  // A token's experts differ, so a rank has at most as many of its copies as it has experts.
   const int copies = m_.experts_per_token;
   const Expr copied = double(copies) * s_.tokens, all = m_.num_experts;
+  const Expr factor = select(less(1.0, s_.ep), m_.load_factor, 1.0);
+  most_held_ = min(double(copies), all / s_.ep) * s_.tokens;
+  held_ = min(ceil(factor * copied / s_.ep), most_held_);
   const TensorId logits = rows("logits", all, 1, statistic_bytes);
   product("router", OperatorKind::router, normed, logits, {{Module::router}, all, s_.hidden});
   const TensorId gates = rows("gates", 1.0, copies, statistic_bytes);
@@ -320,28 +336,28 @@ TensorId SegmentList::experts(TensorId normed) {
   streaming("choice", OperatorKind::choose_experts, logits, gates, {s_.tokens, all, double(copies)},
             s_.tokens * all)
       .statistics = {routes_};
-  const TensorId dispatched = activation("dispatched", s_.hidden, copies);
-  streaming("dispatch", OperatorKind::dispatch, normed, dispatched, {copied, s_.hidden},
-            copied * s_.hidden)
+  const TensorId dispatched = held("dispatched", s_.hidden);
+  streaming("dispatch", OperatorKind::dispatch, normed, dispatched, {held_, s_.hidden},
+            held_ * s_.hidden)
       .routes = routes_;
-  const TensorId wide = activation("wide", s_.mlp_in_tp, copies);
+  const TensorId wide = held("wide", s_.mlp_in_tp);
   product("in", OperatorKind::experts, dispatched, wide,
           {{Module::experts_in}, s_.mlp_in_tp, s_.hidden});
-  const TensorId activated = activation("activated", s_.ffn_tp, copies);
-  streaming("swiglu", OperatorKind::swiglu, wide, activated, {copied, s_.ffn_tp},
-            copied * s_.mlp_in_tp)
-      .gates = gates;
+  const TensorId activated = held("activated", s_.ffn_tp);
+  Operator& swiglu = streaming("swiglu", OperatorKind::swiglu, wide, activated, {held_, s_.ffn_tp},
+                               held_ * s_.mlp_in_tp);
+  swiglu.gates = gates;
+  swiglu.routes = routes_;
   return activated;
 }
 
 /// The experts' last products, and their sums.
 void SegmentList::combine(TensorId read, TensorId written) {
-  const TensorId returned = activation("returned", s_.hidden, m_.experts_per_token);
+  const TensorId returned = held("returned", s_.hidden);
   product("out", OperatorKind::experts, read, returned,
           {{Module::experts_out}, s_.hidden, s_.ffn_tp});
-  const Expr copied = segment_.tensor(returned).rows;
-  streaming("combine", OperatorKind::combine, returned, written, {copied, s_.hidden},
-            copied * s_.hidden)
+  streaming("combine", OperatorKind::combine, returned, written, {held_, s_.hidden},
+            held_ * s_.hidden)
       .routes = routes_;
 }
 
@@ -476,7 +492,7 @@ std::vector<Kept> kept_tensors(const Config& config, Recompute recompute, LayerK
   }
   // Fewer, longer copies. The order must not depend on the plan, so sizes are those of b = tp = 1.
   std::ranges::stable_sort(kept, std::greater<>{}, [](const Kept& tensor) {
-    return tensor.bytes.evaluate({{"b", 1.0}, {"tp", 1.0}});
+    return tensor.bytes.evaluate(Split{}.values());
   });
   return kept;
 }
@@ -508,7 +524,7 @@ double flops_per_sequence(const Config& config) {
         if (is_product(op.kind) || op.kind == OperatorKind::router ||
             op.kind == OperatorKind::attention)
           flops += (forwards + backwards * (1.0 + op.trained)) * op.share *
-                   op.forward_flops.evaluate({{"b", 1.0}, {"tp", 1.0}});
+                   op.forward_flops.evaluate(Split{}.values());
   };
   for (const auto& [kind, count] : layer_counts(config)) {
     int trained = 0;

@@ -138,8 +138,14 @@ void check_split(const Plan& plan, const model::Config& model) {
                 s.microbatch, s.dp, plan.microbatches, plan.global_batch);
     stage_needs(model.num_heads % s.tp == 0, i, "tp = {} must divide num_heads = {}", s.tp,
                 model.num_heads);
-    stage_needs(model.inner_size() % s.tp == 0, i, "tp = {} must divide {} = {}", s.tp,
-                model.num_experts > 0 ? "expert_ffn_size" : "ffn_size", model.inner_size());
+    stage_needs(s.ep == 1 || (s.ep == s.tp && model.num_experts > 0), i,
+                "ep must be 1, or for a model with experts tp = {}, found {}", s.tp, s.ep);
+    if (s.ep > 1)
+      stage_needs(model.num_experts % s.ep == 0, i, "ep = {} must divide num_experts = {}", s.ep,
+                  model.num_experts);
+    else
+      stage_needs(model.inner_size() % s.tp == 0, i, "tp = {} must divide {} = {}", s.tp,
+                  model.num_experts > 0 ? "expert_ffn_size" : "ffn_size", model.inner_size());
     const std::int64_t tokens = std::int64_t{s.microbatch} * model.seq_len;
     stage_needs(tokens % s.tp == 0, i,
                 "tp = {} must divide microbatch x seq_len = {} x {}, the tokens that its ranks "

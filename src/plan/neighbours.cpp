@@ -38,6 +38,7 @@ class Neighbours {
     add_layers();
     add_microbatches();
     add_meshes();
+    if (model.num_experts > 0) add_experts();
     for (const Knob& knob : knobs) add_values(knob);
   }
 
@@ -181,7 +182,7 @@ class Neighbours {
   /// Whether the search may split each stage as it is.
   bool allows_shapes(const Plan& plan) const {
     return std::ranges::all_of(plan.stages, [&](const Stage& s) {
-      return std::ranges::find(shapes(s), StageShape{s.nodes, s.devices_per_node, s.dp, s.tp,
+      return std::ranges::find(shapes(s), StageShape{s.nodes, s.devices_per_node, s.dp, s.tp, s.ep,
                                                      s.microbatch}) != shapes(s).end();
     });
   }
@@ -242,6 +243,16 @@ class Neighbours {
     }
   }
 
+  /// Experts that are cut become whole, or the reverse.
+  void add_experts() {
+    for (const StageSet& set : sets_) {
+      Plan plan = plan_;
+      for (const std::size_t i : set)
+        plan.stages[i].ep = plan.stages[i].ep > 1 ? 1 : plan.stages[i].tp;
+      if (plan != plan_) add_reshaped(std::move(plan));
+    }
+  }
+
   /// Divides dp by a factor, or tp by another one.
   void add_mesh(const StageSet& set, int of_dp, int of_tp, bool counts) {
     Plan plan = plan_;
@@ -253,6 +264,7 @@ class Neighbours {
       Stage& stage = plan.stages[i];
       stage.dp = stage.dp / of_dp * of_tp;
       stage.tp = stage.tp / of_tp * of_dp;
+      if (stage.ep > 1) stage.ep = stage.tp;
       if (counts) continue;
       if (stage.microbatch * of_dp % of_tp != 0) return;
       stage.microbatch = stage.microbatch * of_dp / of_tp;

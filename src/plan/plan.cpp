@@ -84,7 +84,7 @@ int first_rank(const Plan& plan, int stage) {
 Place place(const Plan& plan, int rank) {
   const int stage = stage_index(plan, rank);
   const Mesh<int> mesh = plan::mesh(plan.stages[stage]);
-  return {stage, mesh, coordinates(mesh, rank - first_rank(plan, stage))};
+  return {stage, mesh, coordinates(mesh, rank - first_rank(plan, stage)), plan.stages[stage].ep};
 }
 
 std::vector<int> members(const Plan& plan, int rank, AxisSet axes) {
@@ -103,7 +103,7 @@ std::vector<int> members(const Plan& plan, int rank, AxisSet axes) {
 
 model::Layout layout(const model::Block& block, const Place& place) {
   return model::layout(block, place.mesh.size(Axis::tp), place.at[Axis::tp],
-                       place.mesh.size(block.reduction_axes()));
+                       place.mesh.size(block.reduction_axes()), place.ep);
 }
 
 std::vector<int> stages_beside(const Plan& plan, int first) {

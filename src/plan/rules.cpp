@@ -1,13 +1,10 @@
 #include "plan/rules.hpp"
 
-#include <map>
-#include <string>
-
 namespace brume::plan {
 
-MovedTensors moved_tensors(const std::vector<model::Kept>& kept, double ratio, double microbatch,
-                           double tp) {
-  const std::map<std::string, double, std::less<>> values{{"b", microbatch}, {"tp", tp}};
+MovedTensors moved_tensors(const std::vector<model::Kept>& kept, double ratio,
+                           const model::Split& split) {
+  const auto values = split.values();
   std::vector<double> bytes;
   double all_bytes = 0.0;
   for (const model::Kept& tensor : kept)

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <set>
 
 #include "base/numbers.hpp"
 
@@ -20,6 +21,13 @@ bool allows_microbatch(const deck::SearchKeys& search, int microbatch) {
 /// Groups of tp within a node; where the deck lists them, of whole nodes too.
 bool allows_tp(const deck::SearchKeys& search, int tp, int per_node) {
   return allows(search.tp, tp) && (tp <= per_node || (!search.tp.empty() && tp % per_node == 0));
+}
+
+/// Whether each of tp ranks has a part of the FFN, or of ep experts whole ones.
+bool allows_ep(const model::Config& model, const deck::SearchKeys& search, int tp, int ep) {
+  if (!allows(search.ep, ep)) return false;
+  return ep == 1 ? model.inner_size() % tp == 0
+                 : model.num_experts > 0 && model.num_experts % ep == 0;
 }
 
 /// The mesh of dp * tp devices, within a node or of whole nodes, as each group of tp is.
@@ -57,7 +65,7 @@ std::vector<StageShape> stage_shapes(const model::Config& model, int global_batc
   std::vector<StageShape> found;
   for (int tp = 1; tp <= nodes.devices(); ++tp) {
     if (!allows_tp(search, tp, nodes.devices_per_node)) continue;
-    if (model.num_heads % tp != 0 || model.inner_size() % tp != 0) continue;
+    if (model.num_heads % tp != 0) continue;
     for (int dp : divisors(global_batch)) {
       if (!allows(search.dp, dp) || dp > nodes.devices() / tp) continue;
       std::optional<StageShape> shape = mesh(dp, tp, nodes);
@@ -66,7 +74,10 @@ std::vector<StageShape> stage_shapes(const model::Config& model, int global_batc
         if (!allows_microbatch(search, microbatch)) continue;
         if (std::int64_t{microbatch} * model.seq_len % tp != 0) continue;
         shape->microbatch = microbatch;
-        found.push_back(*shape);
+        for (const int ep : std::set{1, tp}) {
+          shape->ep = ep;
+          if (allows_ep(model, search, tp, ep)) found.push_back(*shape);
+        }
       }
     }
   }

@@ -157,12 +157,12 @@ bool in_run(const model::Segment& segment, Pass pass, const model::Run& run, int
 }  // namespace
 
 double segment_s(const model::Config& model, const hardware::Profile& profile,
-                 model::SegmentKind kind, Pass pass, int microbatch, int tp, int run) {
+                 model::SegmentKind kind, Pass pass, const model::Split& split, int run) {
   const model::Segment segment = model::segment(model, kind);
-  const Values values{{"b", microbatch}, {"tp", tp}};
+  const Values values = split.values();
   const bool forward = pass == Pass::forward || pass == Pass::recompute;
   const std::vector<model::Run> runs =
-      forward ? model::forward_runs(segment, tp) : model::backward_runs(segment, tp);
+      forward ? model::forward_runs(segment, split.tp) : model::backward_runs(segment, split.tp);
   const bool all = run == all_runs || runs.size() == 1;
   // Where a layer's last segment is recomputed nobody reads its output.
   const bool no_output = pass == Pass::recompute &&
@@ -174,7 +174,7 @@ double segment_s(const model::Config& model, const hardware::Profile& profile,
     if (!all && !in_run(segment, pass, runs.at(std::size_t(run)), i)) continue;
     sum_s += operator_s(model, profile, op, pass, values);
   }
-  return sum_s * (1.0 + hardware::wait_share(profile, tp));
+  return sum_s * (1.0 + hardware::wait_share(profile, split.tp));
 }
 
 double optimizer_s(const model::Config& model, const hardware::Profile& profile, double elements) {
@@ -194,12 +194,13 @@ double host_update_s(const model::Config& model, const hardware::Profile& profil
 std::vector<OperatorPrice> operator_prices(const plan::Plan& plan, const model::Config& model,
                                            const hardware::Machine& machine) {
   std::vector<OperatorPrice> prices;
-  std::set<std::tuple<std::string, int, int>> met;
+  std::set<std::pair<std::string, model::Split>> met;
   for (const plan::Stage& s : plan.stages) {
-    if (!met.emplace(s.group, s.microbatch, s.tp).second) continue;
+    if (!met.emplace(s.group, s.split()).second) continue;
     const hardware::Profile& profile = machine.profile(s.group);
     const std::string on = s.group.empty() ? "" : s.group + ": ";
-    const Values values{{"b", s.microbatch}, {"tp", s.tp}, {"dp", s.dp}};
+    Values values = s.split().values();
+    values.emplace("dp", s.dp);
     for (const model::SegmentKind kind : model::segment_kinds(model))
       for (const model::Operator& op : model::segment(model, kind).operators) {
         if (model::is_exchange(op.kind)) continue;

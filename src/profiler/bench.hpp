@@ -3,11 +3,13 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/statistics.hpp"
@@ -87,7 +89,7 @@ class Operands {
   /// Operands that are only counted: all arrays are empty, and `bytes` says what they would take.
   static Operands counted();
 
-  void restart() { next_ = 0, bytes_ = 0; }
+  void restart() { next_ = 0, bytes_ = 0, numbers_.clear(); }
   void release() { restart(), slots_.clear(); }  ///< gives all memory back
   template <class Storage>
   std::span<Storage> values(std::int64_t count);  ///< in [-1, 1); any Storage
@@ -95,6 +97,10 @@ class Operands {
   template <class Element>
   std::span<Element> copy_of(std::span<const Element> values);  ///< float or int32_t
   std::span<std::int32_t> tokens(std::int64_t count, std::int64_t below);
+  /// Keeps numbers in host memory until the next restart.
+  std::span<const std::int32_t> on_host(std::vector<std::int32_t> numbers) {
+    return numbers_.emplace_back(std::move(numbers));
+  }
 
   std::int64_t bytes() const { return bytes_; }  ///< of the arrays since the last restart
 
@@ -105,6 +111,7 @@ class Operands {
   device::Tier tier_;
   bool counts_only_ = false;
   std::vector<device::Memory> slots_;
+  std::deque<std::vector<std::int32_t>> numbers_;  ///< whose elements stay where they are
   std::size_t next_ = 0;
   std::int64_t bytes_ = 0;
 };

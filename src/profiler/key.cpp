@@ -85,11 +85,13 @@ std::string binding(const device::Processor& processor) {
 
 /// "; tp 1: b 1 2 4; tp 2: b 2 4"
 std::string describe(const std::vector<Split>& splits) {
-  std::map<int, std::set<int>> microbatches;
-  for (const Split& split : splits) microbatches[split.tp].insert(split.microbatch);
+  std::map<std::pair<int, int>, std::set<int>> microbatches;
+  for (const Split& split : splits) microbatches[{split.tp, split.ep}].insert(split.microbatch);
   std::string text;
-  for (const auto& [tp, all] : microbatches)
-    text += fmt::format("; tp {}: b {}", tp, fmt::join(all, " "));
+  for (const auto& [degrees, all] : microbatches)
+    text += fmt::format("; tp {}{}: b {}", degrees.first,
+                        degrees.second > 1 ? fmt::format(" ep {}", degrees.second) : "",
+                        fmt::join(all, " "));
   return text;
 }
 
@@ -101,8 +103,9 @@ std::string describe(const model::Config& m, const Shapes& shapes) {
   if (m.rotary() && m.qkv_bias) heads += " qkv_bias";
   if (m.rotary() && m.rotary_dim() != m.head_dim()) heads += fmt::format(" R{}", m.rotary_dim());
   if (m.qk_norm) heads += " qk_norm";
-  const std::string experts =
-      m.num_experts > 0 ? fmt::format(" E{}k{}", m.num_experts, m.experts_per_token) : "";
+  const std::string experts = m.num_experts > 0 ? fmt::format(" E{}k{} load {:g}", m.num_experts,
+                                                              m.experts_per_token, m.load_factor)
+                                                : "";
   const std::string precision =
       m.precision == model::Precision::fp32 ? "" : fmt::format(" {}", model::name(m.precision));
   const std::string disk = shapes.scratch ? fmt::format("; disk '{}'", *shapes.scratch) : "";

@@ -115,7 +115,7 @@ void Choice::add(const model::Operator& op) {
   std::int64_t least_bytes = std::numeric_limits<std::int64_t>::max();
   bool of_use = false;
   for (const Split& split : shapes_.splits) {
-    const Values values{{"b", split.microbatch}, {"tp", split.tp}};
+    const Values values = split.values();
     const auto dims = whole_dims(op, values);
     if (!dims || !is_of_use(op, values)) continue;
     const Item item{

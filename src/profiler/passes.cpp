@@ -2,6 +2,7 @@
 
 #include <span>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "base/text.hpp"
@@ -69,7 +70,13 @@ class Maker {
     routes.insert(routes.end(), begins.begin(), begins.end());
     auto* const all = operands_.copy_of(std::span<const std::int32_t>(routes)).data();
     if (all == nullptr) return {};
-    return {all, all + copies, all + 2 * copies, int(experts), int(chosen)};
+    return {.experts = all,
+            .rows = all + copies,
+            .begins = all + 2 * copies,
+            .num_experts = int(experts),
+            .chosen = int(chosen),
+            .num_held = int(experts),
+            .host_begins = operands_.on_host(std::move(begins)).data()};
   }
   ConstTokens tokens(std::int64_t count, std::int64_t below) {
     return ConstTokens(operands_.tokens(count, below).data(), std::size_t(count));
@@ -128,7 +135,7 @@ engine::KernelCall<Storage> call_of(Maker<Storage> make, const Item& item,
     case OperatorKind::dispatch:
     case OperatorKind::combine: {
       const int copies = model.experts_per_token;
-      const std::int64_t copied = d[0], tokens = copied / copies;
+      const std::int64_t tokens = ceil_div(d[0], copies), copied = tokens * copies;
       const bool spreads = item.kind == OperatorKind::dispatch;
       c.routes = make.routes(copied, model.num_experts, copies);
       c.read = c.d_read = make.matrix(spreads ? tokens : copied, d[1]);

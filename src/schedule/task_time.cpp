@@ -60,7 +60,7 @@ double TaskTimes::work_s(const Key& key) const {
   const double bytes = double(key.amount);
   const bool all_of_it = key.operation == Operation::backward_weights;
   const auto segment_s = [&](Pass pass) {
-    return price::segment_s(model_, profile, key.segment, pass, stage.microbatch, stage.tp,
+    return price::segment_s(model_, profile, key.segment, pass, stage.split(),
                             all_of_it ? price::all_runs : key.run);
   };
   const auto saved = [&] { return model::segment(model_, key.segment).saved; };

@@ -23,7 +23,9 @@ constexpr double memory_error = 0.025;  ///< share by which plans may need less 
 enum class Kind { values, layers, shape };
 
 Kind kind(const plan::Plan& a, const plan::Plan& b) {
-  const auto shape = [](const plan::Stage& s) { return std::tuple(s.dp, s.tp, s.microbatch); };
+  const auto shape = [](const plan::Stage& s) {
+    return std::tuple(s.dp, s.tp, s.ep, s.microbatch);
+  };
   if (a.order != b.order || a.microbatches != b.microbatches ||
       !std::ranges::equal(a.stages, b.stages, {}, shape, shape))
     return Kind::shape;

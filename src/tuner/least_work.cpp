@@ -41,15 +41,14 @@ double least_work_s(const std::vector<PipelineConfig>& configs, const model::Con
                     const hardware::Machine& machine) {
   const auto parts = parts_of(model);
   const model::Expr head_pieces = model::head_pieces(model).count;
-  // Of a sequence in each part, on one device [s]; by group, microbatch, tp.
-  std::map<std::tuple<int, int, int>, std::vector<double>> known;
+  // Of a sequence in each part, on one device [s]; by group and split.
+  std::map<std::pair<int, model::Split>, std::vector<double>> known;
   const auto work_s = [&](const Layout& layout) -> const std::vector<double>& {
-    const auto [entry, fresh] =
-        known.try_emplace(std::tuple(layout.group, layout.microbatch, layout.tp));
+    const model::Split split{.tp = layout.tp, .microbatch = layout.microbatch, .ep = layout.ep};
+    const auto [entry, fresh] = known.try_emplace({layout.group, split});
     for (std::size_t i = 0; fresh && i < parts.size(); ++i) {
       const auto seconds = [&](price::Pass pass) {
-        return price::segment_s(model, machine.profile(layout.group), parts[i].kind, pass,
-                                layout.microbatch, layout.tp);
+        return price::segment_s(model, machine.profile(layout.group), parts[i].kind, pass, split);
       };
       const double pieces = parts[i].kind == model::SegmentKind::head
                                 ? head_pieces.evaluate({{"b", layout.microbatch}})

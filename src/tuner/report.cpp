@@ -168,10 +168,14 @@ std::string summary(const plan::Plan& plan) {
   const std::string kept = stored > 0 ? fmt::format("  stored {}", stored) : "";
   const std::string order =
       plan.order.is_1f1b() ? "" : fmt::format(" ({})", plan::order_text(plan));
+  const std::string experts =
+      std::ranges::any_of(plan.stages, [](const plan::Stage& s) { return s.ep > 1; })
+          ? "  ep " + of_stages(plan, &Stage::ep)
+          : "";
   return fmt::format(
-      "S {}{}{}  dp {}  tp {}  b {}  G {}  ZeRO {}{}  recomputed {}{}  offload {}{}{}",
+      "S {}{}{}  dp {}  tp {}{}  b {}  G {}  ZeRO {}{}  recomputed {}{}  offload {}{}{}",
       plan.pipeline_size(), order, on_groups(plan), of_stages(plan, &Stage::dp),
-      of_stages(plan, &Stage::tp), of_stages(plan, &Stage::microbatch), plan.microbatches,
+      of_stages(plan, &Stage::tp), experts, of_stages(plan, &Stage::microbatch), plan.microbatches,
       most.zero_level, replicas, recomputed, kept, plan::ratios(most, false), disk, host);
 }
 

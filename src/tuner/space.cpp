@@ -30,6 +30,7 @@ void add_layouts(const model::Config& model, int global_batch, const hardware::C
          .microbatch = shape.microbatch,
          .dp = shape.dp,
          .tp = shape.tp,
+         .ep = shape.ep,
          .disk = disk,
          .host_update = host_update});
 }
@@ -70,6 +71,7 @@ plan::Stage stage_of(const Layout& mesh, const std::string& group) {
           .microbatch = mesh.microbatch,
           .dp = mesh.dp,
           .tp = mesh.tp,
+          .ep = mesh.ep,
           .group = group};
 }
 

@@ -25,6 +25,7 @@ struct Layout {
   int microbatch = 1;
   int dp = 1;
   int tp = 1;
+  int ep = 1;
   bool disk = false;         ///< its nodes have one that a search may use
   bool host_update = false;  ///< the search may let their processors step
   double times = 1.0;        ///< slowdown as in analyzer::StageRole, in any order of the nodes

@@ -60,12 +60,13 @@ void choose_experts(ConstMatrix logits, bool normalizes, Vector gates, Routes ro
   for_each("choose_experts", tokens, [=](std::int64_t n) {
     choose(&logits(n, 0), routes.num_experts, routes.chosen, routes.experts + n * routes.chosen);
   });
-  // ends[e] is the number of copies of expert e, then its next free row, then its end.
+  // ends[i] is the number of copies of the i-th expert, then its next free row, then its end.
   std::int32_t* const ends = routes.begins + 1;
   std::fill_n(routes.begins, routes.num_experts + 1, 0);
-  for (std::int64_t i = 0; i < copies; ++i) ++ends[routes.experts[i]];
+  for (std::int64_t i = 0; i < copies; ++i) ++ends[routes.place(routes.experts[i])];
   std::exclusive_scan(ends, ends + routes.num_experts, ends, 0);
-  for (std::int64_t i = 0; i < copies; ++i) routes.rows[i] = ends[routes.experts[i]]++;
+  for (std::int64_t i = 0; i < copies; ++i)
+    routes.rows[i] = ends[routes.place(routes.experts[i])]++;
   for_each("choose_experts_gates", tokens, [=](std::int64_t n) {
     write_gates(&logits(n, 0), normalizes, routes, n, gates.data());
   });
@@ -75,11 +76,12 @@ void choose_experts_backward(ConstMatrix logits, bool normalizes, const Routes& 
                              ConstVector d_gates, const RouterLoss& loss, Matrix d_logits) {
   promise_routes_backward("choose_experts_backward", logits, d_gates, routes, loss, d_logits);
   const std::int64_t tokens = logits.extent(0);
+  const std::int32_t held = routes.held_rows();
   const bool balances = loss.balance != 0.0f && loss.seq_len > 0;
   const std::vector<std::int32_t> loads =
       balances ? loads_of(routes, tokens, loss.seq_len) : std::vector<std::int32_t>();
   for_each("choose_experts_backward", tokens, [&](std::int64_t n) {
-    write_logits_gradient(&logits(n, 0), normalizes, routes, n, d_gates.data(), loss,
+    write_logits_gradient(&logits(n, 0), normalizes, routes, n, d_gates.data(), held, loss,
                           balances ? loads.data() + n / loss.seq_len * routes.num_experts : nullptr,
                           &d_logits(n, 0));
   });
@@ -88,9 +90,10 @@ void choose_experts_backward(ConstMatrix logits, bool normalizes, const Routes& 
 template <class Storage>
 void dispatch(ConstMatrixOf<Storage> x, const Routes& routes, MatrixOf<Storage> y) {
   promise_copies("dispatch", x, y, routes);
+  const std::int32_t held = routes.held_rows();
   for_each("dispatch", x.extent(0), [=](std::int64_t n) {
     for (std::int64_t i = n * routes.chosen; i < (n + 1) * routes.chosen; ++i)
-      std::copy_n(&x(n, 0), x.extent(1), &y(routes.rows[i], 0));
+      if (routes.rows[i] < held) std::copy_n(&x(n, 0), x.extent(1), &y(routes.rows[i], 0));
   });
 }
 
@@ -102,12 +105,14 @@ void combine(ConstMatrixOf<Storage> x, const Routes& routes, ConstMatrixOf<Stora
   constexpr int columns_at_once = 512;
   const int width = y.extent_int(1);
   const bool adds = residual.data() != nullptr;
+  const std::int32_t held = routes.held_rows();
   for_each("combine", y.extent(0), [=](std::int64_t n) {
     const std::int32_t* const rows = routes.rows + n * routes.chosen;
     for (int first = 0; first < width; first += columns_at_once) {
       const int count = std::min(columns_at_once, width - first);
       float sums[columns_at_once] = {};
       for (int j = 0; j < routes.chosen; ++j) {
+        if (rows[j] >= held) continue;
         const Storage* const in = &x(rows[j], first);
 #pragma omp simd
         for (int c = 0; c < count; ++c) sums[c] += in[c];

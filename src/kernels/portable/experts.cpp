@@ -130,16 +130,17 @@ void sort_copies(const Routes& routes, const Parts& parts) {
         totals[e] = before;
       });
   for_each(
-      "choose_experts_begins", num_experts + 1, KOKKOS_LAMBDA(std::int64_t e) {
+      "choose_experts_begins", num_experts + 1, KOKKOS_LAMBDA(std::int64_t i) {
         std::int32_t begin = 0;
-        for (std::int64_t lower = 0; lower < e; ++lower) begin += totals[lower];
-        routes.begins[e] = begin;
+        for (int e = 0; e < num_experts; ++e)
+          if (routes.place(e) < i) begin += totals[e];
+        routes.begins[i] = begin;
       });
   for_each(
       "choose_experts_rows", parts.count * num_experts, KOKKOS_LAMBDA(std::int64_t i) {
         const std::int64_t part = i / num_experts, e = i % num_experts;
         const std::int64_t end = parts.begin(part + 1) * routes.chosen;
-        std::int32_t row = routes.begins[e] + counts[i];
+        std::int32_t row = routes.begins[routes.place(int(e))] + counts[i];
         for (std::int64_t copy = parts.begin(part) * routes.chosen; copy < end; ++copy)
           if (routes.experts[copy] == e) routes.rows[copy] = row++;
       });
@@ -189,6 +190,7 @@ void choose_experts_backward(ConstMatrix logits, bool normalizes, const Routes& 
                              ConstVector d_gates, const RouterLoss& loss, Matrix d_logits) {
   promise_routes_backward("choose_experts_backward", logits, d_gates, routes, loss, d_logits);
   const std::int64_t tokens = logits.extent(0), num_experts = routes.num_experts;
+  const std::int32_t held = routes.held_rows();
   std::int32_t* loads = nullptr;  // those of a sequence are where its first part's counts were
   std::int64_t stride = 0;
   if (loss.balance != 0.0f && loss.seq_len > 0) {
@@ -206,7 +208,7 @@ void choose_experts_backward(ConstMatrix logits, bool normalizes, const Routes& 
   }
   for_each(
       "choose_experts_backward", tokens, KOKKOS_LAMBDA(std::int64_t n) {
-        write_logits_gradient(&logits(n, 0), normalizes, routes, n, d_gates.data(), loss,
+        write_logits_gradient(&logits(n, 0), normalizes, routes, n, d_gates.data(), held, loss,
                               loads != nullptr ? loads + n / loss.seq_len * stride : nullptr,
                               &d_logits(n, 0));
       });
@@ -215,6 +217,7 @@ void choose_experts_backward(ConstMatrix logits, bool normalizes, const Routes& 
 template <class Storage>
 void dispatch(ConstMatrixOf<Storage> x, const Routes& routes, MatrixOf<Storage> y) {
   promise_copies("dispatch", x, y, routes);
+  const std::int32_t held = routes.held_rows();
   for_each_row(
       "dispatch", x.extent(0), KOKKOS_LAMBDA(const Team& team) {
         const std::int64_t n = team.league_rank();
@@ -222,7 +225,8 @@ void dispatch(ConstMatrixOf<Storage> x, const Routes& routes, MatrixOf<Storage> 
         along(
             team, x.extent_int(1), [&](int c) { return x(n, c); },
             [&](int c, Storage value) {
-              for (int j = 0; j < routes.chosen; ++j) y(rows[j], c) = value;
+              for (int j = 0; j < routes.chosen; ++j)
+                if (rows[j] < held) y(rows[j], c) = value;
             });
       });
 }
@@ -232,6 +236,7 @@ void combine(ConstMatrixOf<Storage> x, const Routes& routes, ConstMatrixOf<Stora
              MatrixOf<Storage> y) {
   promise_copies("combine", y, x, routes);
   promise_residual("combine", y, residual);
+  const std::int32_t held = routes.held_rows();
   for_each_row(
       "combine", y.extent(0), KOKKOS_LAMBDA(const Team& team) {
         const std::int64_t n = team.league_rank();
@@ -241,8 +246,9 @@ void combine(ConstMatrixOf<Storage> x, const Routes& routes, ConstMatrixOf<Stora
             team, y.extent_int(1),
             [&](int c) {
               float sum = 0.0f;
-              for (int j = 0; j < routes.chosen; ++j) sum += x(rows[j], c);
-              return optional(added, &x(rows[0], 0), c) + sum;
+              for (int j = 0; j < routes.chosen; ++j)
+                if (rows[j] < held) sum += x(rows[j], c);
+              return optional(added, &y(n, 0), c) + sum;
             },
             [&](int c, float value) { y(n, c) = value; });
       });

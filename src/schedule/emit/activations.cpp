@@ -22,7 +22,7 @@ Activations::Activations(const Store& store, Streams& streams) : Store(store), s
         const plan::Stage& stage = context_.plan.stages[index];
         std::vector<model::Kept> kept = model::kept_tensors(context_.model, recompute, kind);
         const auto count = [&](double ratio) {
-          return plan::moved_tensors(kept, ratio, stage.microbatch, stage.tp).count;
+          return plan::moved_tensors(kept, ratio, stage.split()).count;
         };
         const int moved = count(stage.act_offload_ratio), to_disk = count(stage.act_disk_ratio);
         kept.erase(kept.begin() + moved, kept.end());

@@ -75,7 +75,7 @@ void Context::add_exchanges(SegmentBytes& bytes, const model::Segment& segment) 
 }
 
 std::int64_t Context::value(const model::Expr& expression) const {
-  return std::int64_t(expression.evaluate({{"b", stage.microbatch}, {"tp", stage.tp}}));
+  return std::int64_t(expression.evaluate(stage.split().values()));
 }
 
 model::Recompute Context::recompute(int index) const {

@@ -132,10 +132,11 @@ void Gradients::settle(int block) {
   const BlockState& b = persistent_.block(block);
   const bool staged = gradients.fresh != BufferId::none;
   if (context_.last_microbatch(gradients.slot)) {
-    const auto& [stage, mesh, at] = context_.place;
-    const std::int64_t count = b.trained.count / mesh.size(context_.block(block).reduction_axes());
-    const int part =
-        at[model::Axis::shard] * mesh.size(model::Axis::replica) + at[model::Axis::replica];
+    const plan::Place& place = context_.place;
+    const std::int64_t count =
+        b.trained.count / place.mesh.size(context_.block(block).reduction_axes());
+    const int part = place.at[model::Axis::shard] * place.mesh.size(model::Axis::replica) +
+                     place.at[model::Axis::replica];
     norm(gradients.slot,
          build_.elements(staged ? gradients.fresh : b.grads.device_buffer, {part * count, count}));
   }
