@@ -52,8 +52,8 @@ struct ModelKeys {
   bool normalize_topk = true;  ///< a token's gates sum to 1
   double balance_loss = 0.0;
   double z_loss = 0.0;
-  double load_factor = 1.3;  ///< expected, of a rank's experts
-  int seq_len = 0;           ///< tokens
+  double rank_load_factor = 1.3;  ///< expected
+  int seq_len = 0;                ///< tokens
   int vocab_size = 0;
   bool tied_head = true;          ///< the output head shares the token embedding's weights
   bool qkv_bias = true;           ///< but for gpt and neox: false, unless given

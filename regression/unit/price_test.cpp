@@ -184,7 +184,7 @@ TEST(Price, WholeExpertsHaveTheRowsOfTheMostLoadedRank) {
                       .num_experts = 8,
                       .experts_per_token = 2,
                       .expert_ffn_size = 32,
-                      .load_factor = 1.5,
+                      .rank_load_factor = 1.5,
                       .seq_len = 32,
                       .vocab_size = 100,
                       .precision = model::Precision::bf16};
@@ -201,7 +201,8 @@ TEST(Price, WholeExpertsHaveTheRowsOfTheMostLoadedRank) {
   EXPECT_EQ(dims(1, 1), (Dims{128, 64, 64, 8}));
   EXPECT_EQ(dims(4, 1), (Dims{128, 16, 64, 8}));
   EXPECT_EQ(dims(4, 4), (Dims{48, 64, 64, 2}));
-  model.load_factor = 100.0;  // no rank can have more than a copy for each expert that it holds
+  model.rank_load_factor =
+      100.0;  // no rank can have more than a copy for each expert that it holds
   EXPECT_EQ(dims(8, 8), (Dims{64, 64, 64, 1}));
 }
 

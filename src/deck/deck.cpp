@@ -120,9 +120,10 @@ const Schema<ModelKeys>& model_schema() {
                       "Megatron-LM: --moe-z-loss-coeff",
               .min = 0,
               .max = 1e3})
-        .key("load_factor", &ModelKeys::load_factor,
-             {.help = "expected rows of the most loaded rank's experts over the mean of ranks, "
-                      "where ep > 1; for predictions only; 1: even loads",
+        .key("rank_load_factor", &ModelKeys::rank_load_factor,
+             {.help =
+                  "expected rows of the busiest rank's experts over the mean of ranks if ep > 1; "
+                  "for predictions only; 1: even loads",
               .min = 1,
               .max = 1e3})
         .key("seq_len", &ModelKeys::seq_len,

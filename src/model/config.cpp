@@ -209,7 +209,7 @@ Config config(const deck::ModelKeys& keys, std::string_view precision) {
                 .normalize_topk = keys.normalize_topk,
                 .balance_loss = keys.balance_loss,
                 .z_loss = keys.z_loss,
-                .load_factor = keys.load_factor,
+                .rank_load_factor = keys.rank_load_factor,
                 .seq_len = keys.seq_len,
                 .vocab_size = keys.vocab_size,
                 .tied_head = keys.tied_head,

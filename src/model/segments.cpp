@@ -326,7 +326,7 @@ TensorId SegmentList::experts(TensorId normed) {
   // A token's experts differ, so a rank has at most as many of its copies as it has experts.
   const int copies = m_.experts_per_token;
   const Expr copied = double(copies) * s_.tokens, all = m_.num_experts;
-  const Expr factor = select(less(1.0, s_.ep), m_.load_factor, 1.0);
+  const Expr factor = select(less(1.0, s_.ep), m_.rank_load_factor, 1.0);
   most_held_ = min(double(copies), all / s_.ep) * s_.tokens;
   held_ = min(ceil(factor * copied / s_.ep), most_held_);
   const TensorId logits = rows("logits", all, 1, statistic_bytes);

@@ -103,9 +103,10 @@ std::string describe(const model::Config& m, const Shapes& shapes) {
   if (m.rotary() && m.qkv_bias) heads += " qkv_bias";
   if (m.rotary() && m.rotary_dim() != m.head_dim()) heads += fmt::format(" R{}", m.rotary_dim());
   if (m.qk_norm) heads += " qk_norm";
-  const std::string experts = m.num_experts > 0 ? fmt::format(" E{}k{} load {:g}", m.num_experts,
-                                                              m.experts_per_token, m.load_factor)
-                                                : "";
+  const std::string experts =
+      m.num_experts > 0
+          ? fmt::format(" E{}k{} load {:g}", m.num_experts, m.experts_per_token, m.rank_load_factor)
+          : "";
   const std::string precision =
       m.precision == model::Precision::fp32 ? "" : fmt::format(" {}", model::name(m.precision));
   const std::string disk = shapes.scratch ? fmt::format("; disk '{}'", *shapes.scratch) : "";
