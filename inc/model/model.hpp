@@ -63,10 +63,9 @@ struct Config {
   bool normalize_topk = true;  ///< gates are the softmax of the chosen logits; else that of all
   double balance_loss = 0.0;   ///< factors of losses that keep the experts' loads even
   double z_loss = 0.0;
-  double rank_load_factor =
-      1.0;             ///< expected: most rows of a rank's experts, over the mean of ranks
-  int seq_len = 0;     ///< T [tokens]
-  int vocab_size = 0;  ///< V
+  double rank_load_factor = 1.0;  ///< expected: largest load of a rank's experts over the mean
+  int seq_len = 0;                ///< T [tokens]
+  int vocab_size = 0;             ///< V
   bool tied_head = true;
   bool qkv_bias = true;
   bool linear_bias = true;  ///< bias of the other linear layers
