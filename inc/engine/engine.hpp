@@ -121,12 +121,10 @@ struct StepMetrics {
   std::array<double, schedule::num_channels> hidden_s{};
 };
 
-/// Mean over layers of the largest load over the mean load, of experts or of ranks that hold equal
-/// numbers of them.
+/// Mean over layers of the largest load of an expert over the mean load.
 ///
 /// @param loads  [L, E] copies of tokens that went to each expert, of all ranks
-/// @param ep     number of ranks; 0: of experts
-double load_factor(std::span<const double> loads, int num_experts, int ep = 0);
+double load_factor(std::span<const double> loads, int num_experts);
 
 /// A piece of a parameter or of its optimizer state on this rank. It is the flat range
 /// [first, first + elements) of the slice [offset, offset + shape) of the whole tensor. Below fp32

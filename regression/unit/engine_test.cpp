@@ -291,7 +291,6 @@ TEST(Engine, LoadFactorIsTheLargestLoadOverTheMean) {
   const std::vector<double> loads{1.0, 3.0, 4.0, 4.0};
   EXPECT_DOUBLE_EQ(load_factor(loads, 2), 1.25);
   EXPECT_DOUBLE_EQ(load_factor(loads, 4), 4.0 * 4.0 / 12.0);
-  EXPECT_DOUBLE_EQ(load_factor(loads, 4, 2), 8.0 / 6.0);  // ranks of loads 4 and 8
 }
 
 // Neither recomputation nor an evaluation counts, nor a second tensor-parallel rank.

@@ -346,7 +346,7 @@ class Training {
     }
     metrics.iteration_s = shared[0];
     metrics.data_s = shared[4];
-    share_loads(metrics);
+    metrics.load_factor = shared_load_factor();
     if (shared[2] > 0.0) saving_->note_write_s(shared[2]);
     checkpoint_due_ = checkpoint_due_ || shared[3] > 0.0;
     const std::vector<std::string> stragglers = checks_->after_step(metrics);
@@ -365,16 +365,14 @@ class Training {
     return Stop(int(shared[1]));
   }
 
-  /// Adds up the experts' loads of the last step.
-  void share_loads(engine::StepMetrics& metrics) {
+  /// The load factor of the experts in the last step; 0 without experts.
+  double shared_load_factor() {
     const std::vector<std::int64_t>& mine = engine_->last_loads();
-    if (mine.empty()) return;
+    if (mine.empty()) return 0.0;
     std::vector<double> loads(mine.begin(), mine.end());
     const BetweenSteps telling(between_steps_, "summing the experts' loads");
     crew_.all_reduce(loads, comm::Reduction::sum);
-    metrics.load_factor = engine::load_factor(loads, run_.model.num_experts);
-    const int ep = std::ranges::max_element(run_.plan.stages, {}, &plan::Stage::ep)->ep;
-    if (ep > 1) rank_load_factor_ = engine::load_factor(loads, run_.model.num_experts, ep);
+    return engine::load_factor(loads, run_.model.num_experts);
   }
 
   /// @param bad_step  whose batch is left out from now on
@@ -442,11 +440,6 @@ class Training {
       screen_->report(fmt::format("stopped after {} of {} steps because of {}; {}",
                                   engine_->steps_done(), run_.last_step, text(stop_),
                                   how_to_go_on()));
-    if (rank_load_factor_ > 0.0)
-      screen_->report(fmt::format(
-          "the busiest rank's experts had {:.2f} times the mean rows in the last step; the plan "
-          "expected {:.2f} (model.rank_load_factor)",
-          rank_load_factor_, run_.model.rank_load_factor));
     screen_->report(fmt::format("results in {}: run.h5, metrics.jsonl{}{}{}", output.directory,
                                 output.checkpoints ? ", checkpoints/" : "",
                                 output.trace ? ", trace.json" : "",
@@ -504,11 +497,10 @@ class Training {
 
   std::vector<io::RankTimeline> predicted_;
   io::RunDescription description_;
-  double rank_load_factor_ = 0.0;  ///< of the last step; 0: no expert parallelism
-  double iteration_s_ = 0.0;       ///< as predicted, then as measured of late
-  std::int64_t measured_ = 0;      ///< steps
-  Clock::time_point last_end_;     ///< of a step, later by what came between it and the next one
-  TimeLimit limit_;                ///< of the whole job
+  double iteration_s_ = 0.0;    ///< as predicted, then as measured of late
+  std::int64_t measured_ = 0;   ///< steps
+  Clock::time_point last_end_;  ///< of a step, later by what came between it and the next one
+  TimeLimit limit_;             ///< of the whole job
   Stop stop_ = Stop::none;
   int threads_ = 1;  ///< of this rank
   HostBytes host_bytes_;

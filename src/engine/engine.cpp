@@ -272,20 +272,13 @@ Engine::Engine(const plan::Plan& plan, const model::Config& model, const Setting
 
 Engine::~Engine() = default;
 
-double load_factor(std::span<const double> loads, int num_experts, int ep) {
-  const std::size_t parts = std::size_t(ep > 0 ? ep : num_experts);
+double load_factor(std::span<const double> loads, int num_experts) {
   const std::size_t experts = std::size_t(num_experts), layers = loads.size() / experts;
   double sum = 0.0;
   for (std::size_t layer = 0; layer < layers; ++layer) {
     const auto of_layer = loads.subspan(layer * experts, experts);
-    double all = 0.0, largest = 0.0;
-    for (std::size_t part = 0; part < parts; ++part) {
-      const auto held = of_layer.subspan(part * (experts / parts), experts / parts);
-      const double load = std::accumulate(held.begin(), held.end(), 0.0);
-      all += load;
-      largest = std::max(largest, load);
-    }
-    if (all > 0.0) sum += largest * double(parts) / all;
+    const double all = std::accumulate(of_layer.begin(), of_layer.end(), 0.0);
+    if (all > 0.0) sum += *std::ranges::max_element(of_layer) * double(experts) / all;
   }
   return layers > 0 ? sum / double(layers) : 0.0;
 }
