@@ -189,7 +189,7 @@ void attention_backward(const AttentionShape& shape, ConstMatrixOf<Storage> qkv,
   note("attention_backward (queries)", 0.0, query_sums, o);
 }
 
-/// Of experts that all have as many rows.
+/// The rows of experts that all have as many.
 std::vector<std::int32_t> read_begins(const Routes& routes) {
   note("copy", 0.0, 2.0 * double(routes.num_experts + 1) * sizeof(*routes.begins));
   const std::ptrdiff_t copies = routes.rows - routes.experts;

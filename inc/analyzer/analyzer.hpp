@@ -122,7 +122,7 @@ class Analyzer {
   const model::Config& model_;
   const hardware::Machine& machine_;
   std::map<StageRole, std::unique_ptr<RoleTape>> tapes_;
-  /// Key: group, first layer, layers, stored layers, microbatch, tp.
+  /// Key: group, first layer, layers, stored layers, split.
   std::map<std::tuple<std::string, int, int, int, model::Split>, SplitBackward> splits_;
   MessageTimes messages_;
 };

@@ -73,8 +73,8 @@ void choose_experts(ConstMatrix logits, bool normalizes, Vector gates, Routes ro
 
 /// The gradients of the logits, whose choice counts as fixed.
 ///
-/// @param d_gates   [N k] by row
-/// @param d_gates   [R] by row; those of other ranks' rows count as 0
+/// @param d_gates   [R] by row; the gates of all other rows, which other ranks hold, have the
+///                  gradient 0
 /// @param d_logits  [N, E] replaced
 void choose_experts_backward(ConstMatrix logits, bool normalizes, const Routes& routes,
                              ConstVector d_gates, const RouterLoss& loss, Matrix d_logits);

@@ -184,7 +184,7 @@ struct Parameter {
                         ///< holds all
   int split_heads = 0;  ///< along split_dim, kept whole; every tp rank holds all that tp does not
                         ///< divide. 0: any tp
-  int expert_dim = -1;  ///< ... that expert parallelism cuts instead
+  int expert_dim = -1;  ///< dimension that expert parallelism cuts in place of split_dim
   bool tp_partial = false;  ///< each tp rank's gradient is a part of the sum
   bool decays = false;      ///< weight decay applies
   Init init = Init::zeros;

@@ -322,7 +322,7 @@ TEST(Engine, CountsEachCopyOfATokenOnce) {
   EXPECT_EQ(loads(plan), one);
 }
 
-// Where all tokens are the same all go to the same expert, so one rank has all rows.
+// All tokens are the same, so all go to the same expert, and one rank has all rows.
 TEST(Engine, AllTokensMayGoToTheExpertsOfOneRank) {
   std::mt19937 random(7);
   model::Config model = test::random_experts_model(random);

@@ -28,7 +28,7 @@ struct Variables {
        m = Expr::variable("m"), R = Expr::variable("R");
 
   plan::Sharded<Expr> sharded() const { return plan::sharded(z, Expr(dp / R)); }
-  /// What a segment's numbers depend on, for split_of().
+  /// The variables on which a segment's numbers depend, as split_of() takes them.
   std::vector<Expr> split(const model::Config& model) const {
     return model.num_experts > 0 ? std::vector{b, tp, ep} : std::vector{b, tp};
   }

@@ -256,7 +256,7 @@ float* SegmentTasks<Storage>::wide_gradient(const Pass& p, TensorId id) const {
   return reinterpret_cast<float*>(p.scratch + p.list.tensor(id).backward_offset);
 }
 
-/// Where the copies of tokens go, for the operator that chooses.
+/// The routes that the operator of the choice writes.
 template <class Storage>
 kernels::Routes SegmentTasks<Storage>::routes(const Pass& p) const {
   auto* const experts = reinterpret_cast<std::int32_t*>(statistic(p, p.list.routes).data());
@@ -270,7 +270,7 @@ kernels::Routes SegmentTasks<Storage>::routes(const Pass& p) const {
           .num_held = num_held_};
 }
 
-/// The same once that has run. A task reads their numbers on the host once.
+/// The routes after the choice. A task reads their numbers on the host once.
 template <class Storage>
 kernels::Routes SegmentTasks<Storage>::made_routes(const Pass& p) const {
   kernels::Routes made = routes(p);

@@ -73,7 +73,7 @@ constexpr void write_gates(const float* logits, bool normalizes, const Routes& r
 ///
 /// The first term is only of chosen experts if `normalizes`, else dg is 0 for others.
 ///
-/// @param d_gates    of the first `held_rows` rows; others are 0
+/// @param d_gates   of the first `held_rows` rows; others are 0
 /// @param loads     [E] c; null: the loads are not balanced
 /// @param d_logits  [E]
 constexpr void write_logits_gradient(const float* logits, bool normalizes, const Routes& routes,

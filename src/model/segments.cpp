@@ -90,22 +90,20 @@ class SegmentList {
         {std::move(name), std::move(rows), std::move(columns), element_bytes});
     return TensorId(segment_.tensors.size() - 1);
   }
-  /// @param copies  rows for each token
-  TensorId activation(std::string name, const Expr& columns, int copies = 1) {
-    return rows(std::move(name), columns, copies, segment_.activation_bytes);
+  TensorId activation(std::string name, const Expr& columns) {
+    return tensor(std::move(name), s_.tokens, columns, segment_.activation_bytes);
   }
-  TensorId rows(std::string name, const Expr& columns, int copies, int element_bytes) {
+  /// @param copies  rows for each token
+  TensorId in_fp32(std::string name, const Expr& columns, int copies = 1) {
     const TensorId id =
-        tensor(std::move(name), copies == 1 ? s_.tokens : double(copies) * s_.tokens, columns,
-               element_bytes);
+        tensor(std::move(name), double(copies) * s_.tokens, columns, statistic_bytes);
     segment_.tensor(id).copies = copies;
     return id;
   }
   /// Rows of the experts on this rank. Their number is known when tokens have chosen.
   TensorId held(std::string name, const Expr& columns) {
-    const TensorId id = activation(std::move(name), columns, m_.experts_per_token);
+    const TensorId id = tensor(std::move(name), most_held_, columns, segment_.activation_bytes);
     segment_.tensor(id).held = true;
-    segment_.tensor(id).rows = most_held_;
     return id;
   }
   TensorId statistic(std::string name, const Expr& rows) {
@@ -329,9 +327,9 @@ TensorId SegmentList::experts(TensorId normed) {
   const Expr factor = select(less(1.0, s_.ep), m_.rank_load_factor, 1.0);
   most_held_ = min(double(copies), all / s_.ep) * s_.tokens;
   held_ = min(ceil(factor * copied / s_.ep), most_held_);
-  const TensorId logits = rows("logits", all, 1, statistic_bytes);
+  const TensorId logits = in_fp32("logits", all);
   product("router", OperatorKind::router, normed, logits, {{Module::router}, all, s_.hidden});
-  const TensorId gates = rows("gates", 1.0, copies, statistic_bytes);
+  const TensorId gates = in_fp32("gates", 1.0, copies);
   routes_ = statistic("routes", 2.0 * copied + all + 1.0);
   streaming("choice", OperatorKind::choose_experts, logits, gates, {s_.tokens, all, double(copies)},
             s_.tokens * all)

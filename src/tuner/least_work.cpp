@@ -41,7 +41,7 @@ double least_work_s(const std::vector<PipelineConfig>& configs, const model::Con
                     const hardware::Machine& machine) {
   const auto parts = parts_of(model);
   const model::Expr head_pieces = model::head_pieces(model).count;
-  // Of a sequence in each part, on one device [s]; by group and split.
+  // Seconds of a sequence in each part on one device, by group and split.
   std::map<std::pair<int, model::Split>, std::vector<double>> known;
   const auto work_s = [&](const Layout& layout) -> const std::vector<double>& {
     const model::Split split{.tp = layout.tp, .microbatch = layout.microbatch, .ep = layout.ep};
