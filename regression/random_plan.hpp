@@ -8,6 +8,7 @@
 
 #include "model/model.hpp"
 #include "plan/plan.hpp"
+#include "plan/shapes.hpp"
 
 namespace brume::test {
 
@@ -317,6 +318,27 @@ inline plan::Plan interleaved_plan(std::mt19937& random, model::Config& model, i
     plan.stages[i].zero_level = plan.stages[i % size].zero_level;
   }
   return plan;
+}
+
+/// Lets ranks of a plan share sequences: data-parallel ranks of stages become context-parallel
+/// ones, and every stage has so many sequences of a microbatch.
+/// @return whether any of them does; else the plan stays as it is
+inline bool share_sequences(const model::Config& model, plan::Plan& plan, int sequences) {
+  plan::Plan changed = plan;
+  for (plan::Stage& stage : changed.stages) {
+    const int ranks = stage.data_ranks();
+    if (ranks % sequences != 0 && sequences % ranks != 0) return false;
+    stage.dp = std::min(ranks, sequences);
+    stage.cp = ranks / stage.dp;
+    stage.microbatch = sequences / stage.dp;
+    if (!plan::context_fault(model, stage.cp, stage.tp, stage.microbatch).empty()) return false;
+    if (stage.microbatch * model.seq_len / stage.cp % stage.tp != 0) return false;
+  }
+  changed.global_batch = sequences * changed.microbatches;
+  const bool shares =
+      std::ranges::any_of(changed.stages, [](const plan::Stage& stage) { return stage.cp > 1; });
+  if (shares) plan = changed;
+  return shares;
 }
 
 }  // namespace brume::test

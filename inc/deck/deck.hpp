@@ -166,6 +166,7 @@ struct SearchKeys {
   std::string trainer = "";  ///< target trainer, which must be able to run the plan
   std::vector<int> stages = {};
   std::vector<int> dp = {};
+  std::vector<int> cp = {};
   std::vector<int> tp = {};
   std::vector<int> ep = {};
   std::vector<int> microbatch = {};
@@ -186,8 +187,8 @@ struct SearchKeys {
   std::vector<double> optim_disk = {0.0, 1.0};  ///< shares of the offloaded part, like the next one
   std::vector<double> act_disk = {0.0, 1.0};
   std::vector<double> host_update = {0.0};  ///< shares of the offloaded optimizer state
-  bool unequal_stages = true;               ///< stages may differ in devices, microbatch, dp and tp
-  double gap = 1e-6;                        ///< the search may stop when no plan is faster by more
+  bool unequal_stages = true;  ///< stages may differ in devices, microbatch, dp, cp and tp
+  double gap = 1e-6;           ///< the search may stop when no plan is faster by more
   double time_limit_s = 60.0;
   int simulate_top = 5;  ///< plans re-ranked by simulation
 };

@@ -3,6 +3,7 @@
 
 #include "kernels/attention.hpp"
 #include "kernels/experts.hpp"
+#include "kernels/heads.hpp"
 #include "kernels/matmul.hpp"
 #include "model/layer.hpp"
 
@@ -42,6 +43,7 @@ struct KernelCall {
   float scale = 1.0f;  ///< factor of an embedding, or of the loss
   float cap = 0.0f;    ///< bound of logits
   kernels::AttentionShape attention = {};
+  kernels::HeadBlocks heads = {};
   kernels::ConstMatrix angles = {};
   int head_dim = 0;
   kernels::Documents documents = {};

@@ -56,11 +56,13 @@ struct VocabularyPart {
 struct Documents {
   /// [N] the place in its sequence where each token's document begins; it never falls within one
   const std::int32_t* begins = nullptr;
+  /// The place of the first token in its sequence: where that is cut, of this rank's tokens.
+  std::int64_t first = 0;
 
   constexpr int begin_of(std::int64_t token) const { return begins ? begins[token] : 0; }
   /// The place of a token in its document.
   constexpr int place(std::int64_t token, std::int64_t seq_len) const {
-    return int(token % seq_len) - begin_of(token);
+    return int((first + token) % seq_len) - begin_of(token);
   }
 };
 

@@ -13,9 +13,10 @@ enum class Axis : std::uint8_t {
   ep,       ///< expert parallelism
   shard,    ///< ranks that shard one replica of a stage's state
   replica,  ///< replicas of a stage's state
+  dp,       ///< ranks, or groups of cp ranks, with sequences of their own
   stage,    ///< pipeline stages
 };
-inline constexpr int num_axes = 6;
+inline constexpr int num_axes = 7;
 
 /// Names a group of ranks: they differ along these axes only.
 class AxisSet {
@@ -42,11 +43,11 @@ class AxisSet {
   std::uint8_t bits_ = 0;
 };
 
-/// Ranks that compute with different sequences: data parallelism.
+/// Ranks that hold the same weights and compute with different tokens: those of dp and cp together.
 inline constexpr AxisSet data_axes{Axis::shard, Axis::replica};
 
 /// All ranks of a job.
-inline constexpr AxisSet all_axes{Axis::tp,    Axis::cp,      Axis::ep,
-                                  Axis::shard, Axis::replica, Axis::stage};
+inline constexpr AxisSet all_axes{Axis::tp,      Axis::cp, Axis::ep,   Axis::shard,
+                                  Axis::replica, Axis::dp, Axis::stage};
 
 }  // namespace brume::model

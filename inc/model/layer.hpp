@@ -88,6 +88,8 @@ enum class OperatorKind {
   choose_experts,
   dispatch,        ///< a row for each expert of a token
   combine,         ///< the sum of such rows
+  cut_heads,       ///< columns of heads in as many parts as ranks share a sequence
+  join_heads,      ///< such parts side by side
   reduce_scatter,  ///< exchange: the sum over ranks, cut by rows
   all_to_all,      ///< exchange: rows, cut into as many parts as ranks, part i for rank i
   update           ///< update of weights by the model's optimizer
@@ -149,6 +151,8 @@ inline constexpr KernelRule kernel_rules[] = {
      {Need::read, Need::statistics}},
     {OperatorKind::dispatch, "dispatch", true, 0.0, 2, 2, {}},
     {OperatorKind::combine, "combine", false, 0.0, 2, 2, {}},
+    {OperatorKind::cut_heads, "cut_heads", false, 0.0, 2, 2, {}},
+    {OperatorKind::join_heads, "join_heads", false, 0.0, 2, 2, {}},
     {OperatorKind::reduce_scatter, "reduce_scatter", false, 0.0, 0, 0, {}},
     {OperatorKind::all_to_all, "all_to_all", false, 0.0, 0, 0, {}},
     {OperatorKind::update, "update", false, 0.0, 0, 0, {}},
@@ -188,10 +192,16 @@ struct Split {
   int tp = 1;
   int microbatch = 1;  ///< "b"
   int ep = 1;          ///< tensor-parallel ranks over which whole experts are divided: 1 or tp
+  int cp = 1;          ///< ranks that share the one sequence of a microbatch
 
   auto operator<=>(const Split&) const = default;
+  bool cuts_sequences() const { return cp > 1; }
+  /// Ranks of a group that exchanges within a layer.
+  int size(AxisSet axes) const {
+    return (axes.contains(Axis::tp) ? tp : 1) * (axes.contains(Axis::cp) ? cp : 1);
+  }
   std::map<std::string, double, std::less<>> values() const {
-    return {{"b", microbatch}, {"ep", ep}, {"tp", tp}};
+    return {{"b", microbatch}, {"cp", cp}, {"ep", ep}, {"tp", tp}};
   }
 };
 
@@ -208,9 +218,10 @@ struct Tensor {
   std::string name;
   Expr rows, columns;  ///< sizes on one rank, in the variables of Split
   int element_bytes;
-  AxisSet cut = {};   ///< ranks along these axes hold different rows of it
-  int copies = 1;     ///< rows for each token
-  bool held = false;  ///< has rows of the experts that the rank holds; `rows` is their bound
+  AxisSet cut = {};       ///< ranks along these axes hold different rows of it
+  AxisSet gathered = {};  ///< has the rows of all ranks along these axes
+  int copies = 1;         ///< rows for each token
+  bool held = false;      ///< has rows of the experts that the rank holds; `rows` is their bound
   // Derived:
   bool summed = false;  ///< the ranks of tp hold terms of it
   Gradient gradient = Gradient::scratch;
@@ -224,9 +235,9 @@ struct Tensor {
 /// A kernel call of a segment. Dims, FLOPs and bytes are expressions in the variables of Split.
 /// Dims by kind: matmul, matmul_fp8, whose factors are rounded to 8 bits, and router {M, N, K};
 /// experts {M, N, K, E}, M of all E on the rank together; attention {batch, T, heads, head_dim};
-/// norms, gelu, gelu_erf, swiglu, geglu, dispatch and combine {N, C}; rope {N, heads, head_dim};
-/// pointwise {elements}; embedding {N, C, V}; cross_entropy {N, V}; choose_experts {N, E, k};
-/// update {elements}.
+/// norms, gelu, gelu_erf, swiglu, geglu, dispatch, combine, cut_heads and join_heads {N, C}; rope
+/// {N, heads, head_dim}; pointwise {elements}; embedding {N, C, V}; cross_entropy {N, V};
+/// choose_experts {N, E, k}; update {elements}.
 struct Operator {
   std::string name;
   OperatorKind kind;
@@ -323,8 +334,8 @@ struct Run {
   int first, end;
 };
 /// Runs of a segment's operators, one more than it has exchanges between several ranks.
-std::vector<Run> forward_runs(const Segment& segment, int tp);
+std::vector<Run> forward_runs(const Segment& segment, const Split& split);
 /// Runs of its backward calls.
-std::vector<Run> backward_runs(const Segment& segment, int tp);
+std::vector<Run> backward_runs(const Segment& segment, const Split& split);
 
 }  // namespace brume::model

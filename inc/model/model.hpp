@@ -266,7 +266,8 @@ struct Layout {
 };
 Layout layout(const Block& block, int tp, int tp_rank, int shards, int ep = 1);
 
-/// Elements of both parts of the flat buffer as expressions in "tp", "ep" and "dp" (shards).
+/// Elements of both parts of the flat buffer as expressions in "tp", "ep", "dp" and "cp", of which
+/// dp cp are the shards.
 struct LayoutElements {
   Expr trained, frozen;
 };
@@ -297,10 +298,13 @@ inline constexpr Recompute all_recomputes[] = {Recompute::none, Recompute::selec
                                                Recompute::full};
 
 /// The head's are those of one piece, see head_pieces().
-Segment segment(const Config& config, SegmentKind kind);
+///
+/// @param cuts_sequences  Split::cuts_sequences(): ranks exchange heads of tokens before attention
+///                        and behind it
+Segment segment(const Config& config, SegmentKind kind, bool cuts_sequences = false);
 
 /// Pieces of a microbatch's tokens in which the head works, as equal as they can be with at most
-/// Config::head_tokens each: ceil(N / count) tokens but for the last. In "b".
+/// Config::head_tokens each: ceil(N / count) tokens but for the last. In "b" and "cp".
 struct HeadPieces {
   Expr tokens, count;
 };
@@ -324,12 +328,12 @@ struct Kept {
 /// the longest prefix with at most a of all bytes moves to CPU memory. A layer with full
 /// recomputation keeps its input.
 std::vector<Kept> kept_tensors(const Config& config, Recompute recompute,
-                               LayerKind layer = LayerKind::full);
+                               LayerKind layer = LayerKind::full, bool cuts_sequences = false);
 
-/// Elements of the residual stream, b T C.
+/// Elements of the residual stream on a rank, b T C / cp.
 Expr stream_elements(const Config& config);
 Expr stream_bytes(const Config& config);
-/// Elements of the stream that a tensor-parallel rank holds between segments: those of b T / tp
+/// Bytes of the stream that a tensor-parallel rank holds between segments: those of b T / (cp tp)
 /// tokens.
 Expr stream_shard_bytes(const Config& config);
 

@@ -66,10 +66,18 @@ class Mesh {
   std::vector<Side> sides_;
 };
 
-/// The mesh of a stage whose ranks split layers by tp, and data by dp.
+/// The mesh by which the ranks of a stage divide its weights: layers by tp, and shards.
+///
+/// @param data_ranks  dp cp
 template <class N>
-Mesh<N> stage_mesh(const N& dp, const N& tp, const N& replicas) {
-  return Mesh<N>({{Axis::tp, tp}, {Axis::shard, dp / replicas}, {Axis::replica, replicas}});
+Mesh<N> weights_mesh(const N& data_ranks, const N& tp, const N& replicas) {
+  return Mesh<N>({{Axis::tp, tp}, {Axis::shard, data_ranks / replicas}, {Axis::replica, replicas}});
+}
+
+/// The mesh by which the same ranks divide sequences.
+template <class N>
+Mesh<N> sequences_mesh(const N& dp, const N& cp, const N& tp) {
+  return Mesh<N>({{Axis::tp, tp}, {Axis::cp, cp}, {Axis::dp, dp}});
 }
 
 /// Position of a rank on each axis of its mesh; 0 on an axis that the mesh lacks.

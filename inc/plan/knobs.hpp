@@ -24,7 +24,7 @@ namespace brume::plan {
 using Derived = int (*)(const Plan& plan, int stage);
 
 /// Earlier microbatches in flight on a stage; stages with devices of their own; 1 where a stage
-/// differs in dp, tp or microbatch from the first one, but for those of several groups, which
+/// differs in dp, cp, tp or microbatch from the first one, but for those of several groups, which
 /// always may.
 int stage_in_flight(const Plan& plan, int stage);
 int num_stages(const Plan& plan, int stage);
@@ -153,6 +153,16 @@ inline constexpr Knob knobs[] = {
      .column = "dp",
      .without = "data parallelism",
      .turn = 14},
+    {.name = "cp",
+     .symbol = "cp",
+     .member = &Stage::cp,
+     .search = &SearchKeys::cp,
+     .help = "context-parallel degree: ranks that share a sequence",
+     .if_not_least = true,
+     .column = "cp",
+     .rare = true,
+     .without = "context parallelism",
+     .turn = 21},
     {.name = "tp",
      .symbol = "tp",
      .member = &Stage::tp,
@@ -185,7 +195,7 @@ inline constexpr Knob knobs[] = {
      .member = &Stage::replicas,
      .search = &SearchKeys::shard_within_node,
      .min = 1,
-     .help = "copies of the sharded state, each over dp / replicas ranks (HSDP)",
+     .help = "copies of the sharded state, each over dp x cp / replicas ranks (HSDP)",
      .column = "replicas",
      .rare = true,
      .without = "shards within nodes",

@@ -1,4 +1,4 @@
-/// @file Messages between pipeline stages, whose b, dp and tp may differ.
+/// @file Messages between pipeline stages, whose b, dp, cp and tp may differ.
 #pragma once
 
 #include <vector>
@@ -27,8 +27,8 @@ struct Message {
 
 /// The messages of one microbatch from one stage to a neighbour, in tokens.
 ///
-/// A microbatch's B T / G tokens are cut by global index: rank (d, t) of a stage holds
-/// [(d tp + t) b T / tp, (d tp + t + 1) b T / tp). A source sends each destination what of its
+/// A microbatch's B T / G tokens are cut by global index: rank (d, t), d < dp cp, of a stage holds
+/// [(d tp + t) n, (d tp + t + 1) n), n = b T / (cp tp). A source sends each destination what of its
 /// range lies in the other's.
 ///
 /// @param seq_len  T

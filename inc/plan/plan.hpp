@@ -19,14 +19,15 @@ namespace brume::plan {
 struct Stage {
   int first_layer = 0;
   int layers = 0;
-  int nodes = 1;  ///< mesh: nodes x devices_per_node = dp * tp
+  int nodes = 1;  ///< mesh: nodes x devices_per_node = dp * cp * tp
   int devices_per_node = 1;
-  int microbatch = 1;  ///< sequences per microbatch and data-parallel rank
+  int microbatch = 1;  ///< sequences per microbatch and data-parallel rank; 1 where cp > 1
   int dp = 1;
+  int cp = 1;  ///< ranks that share the sequences of a data-parallel rank
   int tp = 1;
   int ep = 1;           ///< tp ranks over which whole experts are divided: 1 (each is cut) or tp
-  int zero_level = 0;   ///< 1 shards optimizer state over dp, 2 also gradients, 3 also weights
-  int replicas = 1;     ///< copies of the sharded state, each over dp / replicas neighbouring ranks
+  int zero_level = 0;   ///< 1 shards optimizer state over dp cp, 2 also gradients, 3 also weights
+  int replicas = 1;     ///< copies of the sharded state, each over dp cp / replicas neighbours
   int ckpt_layers = 0;  ///< last layers of the stage whose activations are recomputed
   /// First layers of the stage that keep all they can. The ones between are recomputed selectively:
   /// outputs of norms and activations are made again.
@@ -40,9 +41,11 @@ struct Stage {
   double host_update_ratio = 0.0;  ///< stepped by the node's processor, a part of what is offloaded
   std::string group = {};          ///< group of the cluster; empty if it has one only
 
-  int devices() const { return dp * tp; }
-  int shard_ranks() const { return dp / replicas; }
-  model::Split split() const { return {.tp = tp, .microbatch = microbatch, .ep = ep}; }
+  /// Ranks with the same weights and tokens of their own.
+  int data_ranks() const { return dp * cp; }
+  int devices() const { return data_ranks() * tp; }
+  int shard_ranks() const { return data_ranks() / replicas; }
+  model::Split split() const { return {.tp = tp, .microbatch = microbatch, .ep = ep, .cp = cp}; }
   bool operator==(const Stage&) const = default;
 };
 
@@ -87,14 +90,16 @@ void check_model(const model::Config& model, const hardware::Cluster& cluster);
 /// A table for people, one line a stage.
 std::string table(const Plan& plan, std::size_t columns = usual_columns);
 
-Mesh<int> mesh(const Stage& stage);
+/// The mesh by which a stage divides its weights, or if `axes` name them, its sequences.
+Mesh<int> mesh(const Stage& stage, AxisSet axes = {});
 
 /// Position of a rank: the first stages in order own consecutive ranks.
 struct Place {
   int stage;  ///< the first one of those that it holds
   Mesh<int> mesh;
   Coordinates at;
-  int ep = 1;  ///< the stage's
+  int ep = 1;       ///< the stage's
+  int cp_rank = 0;  ///< among the ranks that share its sequences
 
   int index(AxisSet axes) const { return plan::index(mesh, at, axes); }
 };

@@ -36,7 +36,7 @@ struct StateKnobs {
 /// @param value  of a member of Stage
 template <class N>
 StateKnobs<N> state_knobs(const auto& value) {
-  return {.shard_ranks = N(value(&Stage::dp) / value(&Stage::replicas)),
+  return {.shard_ranks = N(value(&Stage::dp) * value(&Stage::cp) / value(&Stage::replicas)),
           .zero_level = value(&Stage::zero_level),
           .weight_offload_ratio = value(&Stage::weight_offload_ratio),
           .grad_offload_ratio = value(&Stage::grad_offload_ratio),
@@ -60,7 +60,7 @@ struct Sharded {
 /// ZeRO level 1 shards optimizer state, level 2 also gradients, level 3 also weights. One rank has
 /// nothing to shard, whatever the level.
 ///
-/// @param shard_ranks  dp / replicas
+/// @param shard_ranks  dp cp / replicas
 /// @source  ZeRO (Rajbhandari et al. 2020), P_os, P_os+g, P_os+g+p
 template <class N>
 Sharded<N> sharded(const N& zero_level, const N& shard_ranks) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <string>
 #include <vector>
 
 #include "deck/deck.hpp"
@@ -21,6 +22,7 @@ struct StageShape {
   int nodes = 1;  ///< mesh: within a node, or whole nodes
   int devices_per_node = 1;
   int dp = 1;
+  int cp = 1;
   int tp = 1;
   int ep = 1;
   int microbatch = 1;  ///< sequences per microbatch and data-parallel rank
@@ -29,15 +31,21 @@ struct StageShape {
   bool operator==(const StageShape&) const = default;
 };
 
-/// All shapes that a search may give a stage on nodes of one group, by rising tp, dp, microbatch.
+/// All shapes that a search may give a stage on nodes of one group, by rising tp, cp, dp,
+/// microbatch.
 ///
-/// ep is 1, or for a model with experts tp. tp divides heads, FFN or experts, tokens and the
+/// ep is 1, or for a model with experts tp. cp is 1 where sequences are short, unless the search
+/// lists it. tp divides heads, FFN or experts, tokens and the
 /// devices of a node that the stage uses, or is a multiple of these where the search lists it; dp
 /// times the microbatch divides the batch. An empty list of the search allows all values within a
 /// node; of microbatches all up to 32.
 std::vector<StageShape> stage_shapes(const model::Config& model, int global_batch,
                                      const hardware::Cluster& cluster, int group,
                                      const deck::SearchKeys& search);
+
+/// Says why ranks of a stage cannot share sequences: "cp = 2 must divide ..."; empty where they
+/// can.
+std::string context_fault(const model::Config& model, int cp, int tp, int microbatch);
 
 /// Whether a pipeline of `num_stages` on this cluster may have a stage of `devices`: every other
 /// stage needs one device at least, or exactly as many where the search asks for equal stages.

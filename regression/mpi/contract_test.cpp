@@ -179,6 +179,18 @@ TEST_P(FamilyContract, RandomPlanTrainsLikeOneRank) {
   expect_contract(model, on_nodes(random, plan));
 }
 
+TEST_P(FamilyContract, RanksThatShareSequencesTrainLikeOneRank) {
+  std::mt19937 random(unsigned(GetParam()) * 32452843 + 29);
+  model::Config model;
+  plan::Plan plan;
+  do {
+    model = test::random_family_model(random);
+    model.isolated = GetParam() % 2 == 0;
+    plan = test::random_plan(random, model, world().size());
+  } while (!test::share_sequences(model, plan, 1));
+  expect_contract(model, on_nodes(random, plan));
+}
+
 TEST_P(FamilyContract, RandomPlanOfASpecialModelTrainsLikeOneRank) {
   std::mt19937 random(unsigned(GetParam()) * 7907 + 11);
   const std::vector<model::Config> models = test::special_models();

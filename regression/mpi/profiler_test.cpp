@@ -61,7 +61,8 @@ TEST(Profiler, EveryOperatorOfEverySegmentIsMeasured) {
   for (SegmentKind kind :
        {SegmentKind::embedding, SegmentKind::attention, SegmentKind::mlp, SegmentKind::head})
     for (const model::Operator& op : model::segment(tiny, kind).operators)
-      for (const auto& [tp, microbatch, ep] : few.splits) {
+      for (const Split& split : few.splits) {
+        const auto& [tp, microbatch, ep, cp] = split;
         const auto row = row_of(model::name(op.kind), dims_at(op, microbatch, tp));
         EXPECT_TRUE(is_time(row.forward_s)) << op.name << " b " << microbatch << " tp " << tp;
         const bool fused = op.kind == OperatorKind::cross_entropy;

@@ -109,14 +109,14 @@ TEST(Axes, GroupsLieOnNodesByHand) {
       }
       return found;
     };
-    EXPECT_EQ(numbers(stage_mesh(c.dp, c.tp, c.replicas), c.devices_per_node,
+    EXPECT_EQ(numbers(weights_mesh(c.dp, c.tp, c.replicas), c.devices_per_node,
                       [](int number) { return double(number); }),
               c.expected);
     const std::map<std::string, double, std::less<>> at{{"m", double(c.devices_per_node)},
                                                         {"dp", double(c.dp)},
                                                         {"tp", double(c.tp)},
                                                         {"R", double(c.replicas)}};
-    EXPECT_EQ(numbers(stage_mesh(Expr::variable("dp"), Expr::variable("tp"), Expr::variable("R")),
+    EXPECT_EQ(numbers(weights_mesh(Expr::variable("dp"), Expr::variable("tp"), Expr::variable("R")),
                       Expr::variable("m"), [&](const Expr& e) { return e.evaluate(at); }),
               c.expected);
   }

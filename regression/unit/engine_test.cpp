@@ -142,6 +142,33 @@ TEST(ContractOfExperts, HasPlansWithWholeExperts) {
   EXPECT_GE(whole, 8);
 }
 
+/// A model of any kind, and a plan for it in which ranks share sequences.
+std::pair<model::Config, plan::Plan> case_of_contexts(int i) {
+  std::mt19937 random(unsigned(i) * 32452843 + 31);
+  const std::vector<model::Config> special = test::special_models();
+  while (true) {
+    model::Config model = i % 4 == 0   ? test::random_model(random)
+                          : i % 4 == 1 ? test::random_family_model(random)
+                          : i % 4 == 2 ? special[std::size_t(i / 4) % special.size()]
+                                       : test::random_experts_model(random);
+    model.balance_loss = 0.0;
+    model.isolated = i % 3 == 0;
+    model.exchanges_normed = i % 5 == 0;
+    if (i % 7 == 3)
+      test::adapt(i, model);
+    else if (i % 2 == 1)
+      test::freeze_some(i, model);
+    plan::Plan plan =
+        i % 2 == 0 ? test::random_plan(random, model, 8) : test::mixed_plan(random, model, 8);
+    if (test::share_sequences(model, plan, 1 + i % 2)) return {std::move(model), std::move(plan)};
+  }
+}
+
+TEST_P(Contract, RandomPlanThatSharesSequencesTrainsLikeOneRank) {
+  const auto [model, plan] = case_of_contexts(GetParam());
+  expect_contract(model, plan, test::head_tokens(GetParam()));
+}
+
 INSTANTIATE_TEST_SUITE_P(Engine, Contract, ::testing::ValuesIn(test::plan_numbers()));
 
 class InterleavedContract : public ::testing::TestWithParam<int> {};

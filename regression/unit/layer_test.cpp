@@ -113,13 +113,45 @@ TEST(Layer, ExchangesEndRuns) {
     return all;
   };
   // norm1 | there | | back | qkv, qk norm, rope, attention, residual, out | sum | post_norm1
-  EXPECT_EQ(text_of(forward_runs(s, 2)), "0-1 2-2 3-9 10-11 ");
-  EXPECT_EQ(text_of(forward_runs(s, 1)), "0-11 ");
+  EXPECT_EQ(text_of(forward_runs(s, {.tp = 2})), "0-1 2-2 3-9 10-11 ");
+  EXPECT_EQ(text_of(forward_runs(s, {})), "0-11 ");
   // post_norm1 | sum | out.W to qkv.I | back | | there | norm1
   EXPECT_EQ(text(s),
             "post_norm1.I sum.I out.W out.I qk norm.A rope.A attention.I rope.I qk norm.I "
             "qkv.W qkv.I back.I there.I norm1.I");
-  EXPECT_EQ(text_of(backward_runs(s, 2)), "0-1 2-11 12-12 13-14 ");
+  EXPECT_EQ(text_of(backward_runs(s, {.tp = 2})), "0-1 2-11 12-12 13-14 ");
+}
+
+// Attention of ranks that share a sequence: heads of all tokens between two exchanges.
+TEST(Layer, RanksThatShareASequenceExchangeHeads) {
+  const Config qwen3 = test::special_models().front();
+  const Segment s = segment(qwen3, SegmentKind::attention, true);
+  const auto text_of = [&](const std::vector<model::Run>& runs) {
+    std::string all;
+    for (const model::Run& run : runs) all += fmt::format("{}-{} ", run.first, run.end);
+    return all;
+  };
+  // norm1, qkv, qk norm, rope, cut qkv | to heads | attention | to tokens | join attended,
+  // residual, out
+  EXPECT_EQ(text_of(forward_runs(s, {.cp = 2})), "0-5 6-7 8-11 ");
+  EXPECT_EQ(text_of(forward_runs(s, {.tp = 2})), "0-11 ");
+  EXPECT_EQ(text(s),
+            "out.W out.I join attended.I attended to tokens.I attention.I qkv to heads.I cut qkv.I "
+            "rope.I qk norm.I norm1.A qkv.W qkv.I norm1.I");
+  std::string saved;
+  for (const Saved& one : s.saved) saved += one.name + " ";
+  EXPECT_EQ(saved, "norm1.rstd qk.rstd qkv qkv.heads attended.heads lse attended norm1.out ");
+  // By hand, of 12 tokens: 4 query heads and 2 key heads of 10, of which 4 ranks repeat the latter.
+  const Values at = Split{.cp = 4}.values();
+  const auto elements = [&](const char* name) {
+    return std::ranges::find(s.tensors, name, &Tensor::name)->elements().evaluate(at);
+  };
+  EXPECT_EQ(elements("qkv"), 3 * (4 + 2 + 2) * 10);
+  EXPECT_EQ(elements("qkv.parts"), 3 * (4 + 4 + 4) * 10);
+  EXPECT_EQ(elements("qkv.heads"), 12 * (1 + 1 + 1) * 10);
+  EXPECT_EQ(elements("attended.heads"), 12 * 1 * 10);
+  EXPECT_EQ(elements("attended"), 3 * 4 * 10);
+  EXPECT_EQ(elements("lse"), 12 * 1);
 }
 
 /// The list of a norm, a product, two other kernels and a product, on tensors [2, 3].
@@ -160,11 +192,21 @@ TEST(Layer, OnlyCheapOutputsAreMadeAgain) {
   EXPECT_EQ(s.saved[2].name, "b");
 }
 
+/// Kinds of segments, of plans that cut no sequence and of those that do.
+std::vector<std::pair<SegmentKind, bool>> kinds_of(const Config& m) {
+  std::vector<std::pair<SegmentKind, bool>> found;
+  for (const SegmentKind kind : segment_kinds(m)) {
+    found.emplace_back(kind, false);
+    found.emplace_back(kind, true);
+  }
+  return found;
+}
+
 // Each gradient is whole before it is read, and scratch that is in use is never written.
 TEST(Layer, ABackwardReadsWhatIsMade) {
   for (const Config& m : all_models())
-    for (const SegmentKind kind : segment_kinds(m)) {
-      const Segment s = segment(m, kind);
+    for (const auto& [kind, cuts_sequences] : kinds_of(m)) {
+      const Segment s = segment(m, kind, cuts_sequences);
       const auto op = [&](int index) { return s.operators[std::size_t(index)]; };
       std::map<TensorId, int> missing;  // readers that have not added to a tensor's gradient
       for (const Operator& one : s.operators)
@@ -193,9 +235,10 @@ TEST(Layer, ScratchHoldsItsTensors) {
   for (const Config& m : all_models())
     for (const SegmentKind kind : segment_kinds(m))
       for (const Split& split :
-           {Split{}, Split{.tp = 2, .microbatch = 3}, Split{.tp = 2, .microbatch = 3, .ep = 2}}) {
+           {Split{}, Split{.tp = 2, .microbatch = 3}, Split{.tp = 2, .microbatch = 3, .ep = 2},
+            Split{.cp = 2}, Split{.tp = 2, .cp = 2}}) {
         const Values at = split.values();
-        const Segment s = segment(m, kind);
+        const Segment s = segment(m, kind, split.cuts_sequences());
         const double products = s.product_grads_elements.evaluate(at);
         const double rest = s.backward_workspace_elements.evaluate(at) - products;
         for (const Tensor& tensor : s.tensors) {

@@ -484,7 +484,7 @@ TEST_F(MegatronArguments, VirtualStagesAreChunks) {
 TEST_F(MegatronArguments, ThatChangeTheModelOtherwiseAreRefusedByName) {
   EXPECT_EQ(refusal_of(few), "");
   for (const char* argument :
-       {"--context-parallel-size 2", "--squared-relu", "--window-size 128,0",
+       {"--hierarchical-context-parallel-sizes 2", "--squared-relu", "--window-size 128,0",
         "--multi-latent-attention", "--optimizer sgd", "--position-embedding-type none",
         "--rotary-percent 0.5", "--account-for-loss-in-pipeline-split",
         "--lr-decay-style inverse-square-root"}) {

@@ -246,8 +246,9 @@ TEST(Model, HeadPiecesCoverAMicrobatchAndNoneIsEmpty) {
   for (m.seq_len = 1; m.seq_len <= 40; ++m.seq_len)
     for (m.head_tokens = 1; m.head_tokens <= 50; ++m.head_tokens) {
       const HeadPieces pieces = head_pieces(m);
-      const double each = pieces.tokens.evaluate({{"b", 2.0}}), tokens = 2.0 * m.seq_len;
-      const double count = pieces.count.evaluate({{"b", 2.0}});
+      const double each = pieces.tokens.evaluate(Split{.microbatch = 2}.values()),
+                   tokens = 2.0 * m.seq_len;
+      const double count = pieces.count.evaluate(Split{.microbatch = 2}.values());
       EXPECT_LE(each, m.head_tokens);
       EXPECT_GE(each * count, tokens);
       EXPECT_LT(each * (count - 1.0), tokens);

@@ -73,7 +73,8 @@ TEST(Neighbours, EachKnobOfTheSearchChanges) {
   for (const Knob& knob : knobs) {
     const bool derived = std::holds_alternative<Derived>(knob.member);
     if (std::holds_alternative<std::monostate>(knob.search) || derived) continue;
-    if (std::string(knob.name) == "ep") continue;  // the model has no experts
+    const std::string name = knob.name;
+    if (name == "ep" || name == "cp") continue;  // of experts, and of long sequences
     EXPECT_TRUE(any(all, [&](const Plan& other) {
       return number(knob, other, 0) != number(knob, plan, 0);
     })) << knob.name;
@@ -93,6 +94,30 @@ TEST(Neighbours, DivideWholeExperts) {
   const std::vector<Plan> all = neighbours(plan, model, cluster, {});
   EXPECT_FALSE(std::ranges::all_of(all, has_whole));
   for (const Plan& other : all) EXPECT_NO_THROW(check(other, model, cluster)) << text(other);
+}
+
+TEST(Neighbours, ShareLongSequences) {
+  const model::Config model = samples::small_model(8);
+  const auto with = [](int cp) {
+    return [cp](const Plan& plan) { return plan.stages[0].cp == cp; };
+  };
+  Plan plan = equal_stages(model, 8, 2, {.dp = 2, .tp = 2});
+  const hardware::Cluster cluster = cluster_of(plan);
+  const deck::SearchKeys shares{.cp = {1, 2, 4}};
+  EXPECT_FALSE(any(neighbours(plan, model, cluster, {}), with(2)));
+  std::vector<Plan> all = neighbours(plan, model, cluster, shares);
+  EXPECT_TRUE(any(all, [](const Plan& other) {  // of a half of the batch at once
+    return other.stages[0].cp == 2 && other.stages[0].dp == 1 && other.microbatches == 8;
+  }));
+  EXPECT_TRUE(any(all, [](const Plan& other) {
+    return other.stages[0].cp == 2 && other.stages[0].tp == 1 && other.stages[1].tp == 2;
+  }));
+  for (const Plan& other : all) EXPECT_NO_THROW(check(other, model, cluster)) << text(other);
+  for (Stage& stage : plan.stages) stage.dp = 1, stage.cp = 2;
+  plan.microbatches = 8;
+  all = neighbours(plan, model, cluster, shares);
+  EXPECT_TRUE(any(all, with(1)));
+  EXPECT_TRUE(any(all, with(4)));
 }
 
 TEST(Neighbours, LackWhatTheSearchForbids) {

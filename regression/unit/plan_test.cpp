@@ -270,7 +270,7 @@ TEST(PlanCheck, ChunksHaveTheMeshOfTheirDevices) {
   };
   EXPECT_EQ(refused([](Plan& plan) { plan.stages[3].zero_level = 0; }),
             "plan: stage 3: it lies on the devices of stage 1, so nodes, devices_per_node, "
-            "microbatch, dp, tp, ep, zero_level, replicas and group must be those of stage 1");
+            "microbatch, dp, cp, tp, ep, zero_level, replicas and group must be those of stage 1");
   EXPECT_EQ(refused([](Plan& plan) { plan.order.chunks = 3; }),
             "plan: virtual_stages = 3 must divide its 4 stages into at least 2 that have devices "
             "of their "
@@ -415,6 +415,54 @@ TEST(PlanCheck, ExpertsAreDividedOverAllRanksOrCut) {
   EXPECT_EQ(refused(2), "plan: stage 0: ep = 2 must divide num_experts = 5");
   model.num_experts = 0;
   EXPECT_EQ(refused(2), "plan: stage 0: ep must be 1, or for a model with experts tp = 2, found 2");
+}
+
+TEST(Plan, ContextParallelismIsWrittenWhereThereIsAny) {
+  Plan plan = sample();
+  EXPECT_EQ(text(plan).find("cp "), std::string::npos) << text(plan);
+  EXPECT_EQ(table(plan).find("cp"), std::string::npos) << table(plan);
+  plan.stages[0].cp = 2;
+  EXPECT_EQ(parse(text(plan), "plan.toml"), plan) << text(plan);
+  EXPECT_NE(table(plan).find("dp  cp  tp"), std::string::npos) << table(plan);
+}
+
+// Ranks (d, c, t) in order: t first, then c.
+TEST(Plan, RanksThatShareASequenceAreNeighbours) {
+  Plan plan = equal_stages(small, 2, 2, {.dp = 2, .cp = 3, .tp = 2});
+  EXPECT_EQ(plan.devices(), 24);
+  EXPECT_EQ(members(plan, 15, Axis::cp), (std::vector{13, 15, 17}));
+  EXPECT_EQ(members(plan, 15, Axis::tp), (std::vector{14, 15}));
+  EXPECT_EQ(members(plan, 15, model::data_axes), (std::vector{13, 15, 17, 19, 21, 23}));
+  EXPECT_EQ(place(plan, 15).cp_rank, 1);
+  EXPECT_EQ(place(plan, 23).cp_rank, 2);
+  for (Stage& stage : plan.stages) stage.zero_level = 1, stage.replicas = 3;
+  EXPECT_EQ(members(plan, 15, Axis::shard), (std::vector{13, 15}));
+  EXPECT_EQ(members(plan, 15, Axis::replica), (std::vector{15, 19, 23}));
+}
+
+TEST(PlanCheck, SaysWhyRanksCannotShareASequence) {
+  model::Config model = small;
+  const auto refused = [&](int cp, int microbatch = 1, int tp = 1) {
+    Plan plan = equal_stages(model, microbatch, 1, {.microbatch = microbatch, .cp = cp, .tp = tp});
+    const hardware::NodeGroup node{.nodes = 1, .devices_per_node = plan.devices()};
+    try {
+      check(plan, model, node);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  model.num_heads = 8, model.seq_len = 16;
+  EXPECT_EQ(refused(4), "");
+  EXPECT_EQ(refused(2, 2),
+            "plan: stage 0: microbatch must be 1 where cp = 2 ranks share a sequence, found 2");
+  EXPECT_EQ(refused(3), "plan: stage 0: cp = 3 must divide seq_len = 16");
+  EXPECT_EQ(refused(16),
+            "plan: stage 0: cp = 16 must divide the 8 heads of a tensor-parallel rank");
+  model.seq_len = 18;
+  EXPECT_EQ(refused(2, 1, 2),
+            "plan: stage 0: tp = 2 must divide microbatch x seq_len / cp = 1 x 18 / 2, the tokens "
+            "that its ranks share between segments");
 }
 
 // 2 x 15 tokens have halves, 1 x 15 have none.

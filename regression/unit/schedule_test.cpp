@@ -73,6 +73,7 @@ class RandomPlans : public ::testing::TestWithParam<int> {
       test::freeze_some(GetParam(), model);
     plan = GetParam() < num_equal_plans ? test::random_plan(random, model, 8)
                                         : test::mixed_plan(random, model, 12);
+    if (GetParam() % 4 == 3) test::share_sequences(model, plan, 1);
   }
   model::Config model;
   plan::Plan plan;

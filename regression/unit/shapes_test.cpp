@@ -90,6 +90,34 @@ TEST(StageShapes, ExpertsAreDividedOrCut) {
   EXPECT_EQ(found({.ep = {1}}), (Degrees{{1, 1}, {2, 1}, {4, 1}}));
 }
 
+// 24 query heads and 6 key heads: ranks have whole ones.
+TEST(StageShapes, RanksShareLongSequences) {
+  model::Config model = twelve_heads;
+  model.family = &model::family("llama");
+  model.num_heads = 24, model.num_kv_heads = 6, model.hidden_size = 240, model.seq_len = 9216;
+  const hardware::Cluster node = hardware::NodeGroup{.nodes = 1, .devices_per_node = 8};
+  const auto found = [&](const deck::SearchKeys& search) {
+    std::set<std::pair<int, int>> degrees;
+    for (const StageShape& shape : stage_shapes(model, 8, node, 0, search)) {
+      degrees.emplace(shape.tp, shape.cp);
+      EXPECT_TRUE(shape.cp == 1 || shape.microbatch == 1);
+      EXPECT_EQ(shape.devices(), shape.dp * shape.cp * shape.tp);
+    }
+    return degrees;
+  };
+  using Degrees = std::set<std::pair<int, int>>;
+  EXPECT_EQ(
+      found({}),
+      (Degrees{
+          {1, 1}, {1, 2}, {1, 3}, {1, 6}, {2, 1}, {2, 3}, {3, 1}, {3, 2}, {4, 1}, {6, 1}, {8, 1}}));
+  EXPECT_EQ(found({.cp = {2}}), (Degrees{{1, 2}, {3, 2}}));
+  model.seq_len = 8192;
+  EXPECT_EQ(found({}), (Degrees{{1, 1}, {2, 1}, {4, 1}, {8, 1}}));
+  EXPECT_EQ(found({.cp = {2, 4}}), (Degrees{{1, 2}}));
+  model.balance_loss = 0.1;
+  EXPECT_EQ(found({.cp = {2, 4}}), Degrees{});
+}
+
 TEST(StageShapes, TheListsOfTheSearchAreKept) {
   const deck::SearchKeys listed{.dp = {2}, .tp = {2, 5}, .microbatch = {2, 3, 64}};
   const auto shapes = stage_shapes(twelve_heads, 256, one_node, 0, listed);

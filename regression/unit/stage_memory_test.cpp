@@ -97,7 +97,7 @@ void compare_state(const plan::Plan& plan, const model::Config& model, Compariso
   const Prediction prediction = analyze(plan, model, samples::round_profile());
   for (int i = 0; i < plan.num_stages(); ++i) {
     const plan::Stage& stage = plan.stages[std::size_t(i)];
-    const schedule::Program program = program_of(plan, model, i, stage.dp - 1);
+    const schedule::Program program = program_of(plan, model, i, stage.data_ranks() - 1);
     const StagePrediction& predicted = prediction.stages[std::size_t(i)];
     for (const auto& [bytes, live] :
          {std::pair(predicted.peak_bytes(), program.live_peak_bytes[0]),
@@ -251,6 +251,24 @@ TEST(StageMemory, ComesCloseForExperts) {
     compare_state(plan, model, all);
   }
   EXPECT_GE(all.close, 97 * all.compared / 100) << all.close << " of " << all.compared;
+}
+
+// Ranks that share a sequence keep heads of all of its tokens beside their own tokens.
+TEST(StageMemory, ComesCloseForSharedSequences) {
+  std::mt19937 random(12);
+  Comparison all;
+  for (int trial = 0; all.compared < test::trials(24); ++trial) {
+    auto [plan, model] = small_case(random, trial % 3 == 0 ? 4 : 1);
+    if (trial % 2 == 0) {
+      model.family = &model::family("llama");
+      model.qkv_bias = model.linear_bias = false;
+      model.num_kv_heads = samples::pick<int>(random, {2, 4, 8});
+    }
+    model.isolated = trial % 5 == 0;
+    if (trial % 3 == 1) model.precision = model::Precision::bf16;
+    if (test::share_sequences(model, plan, 1 + trial % 2)) compare_state(plan, model, all);
+  }
+  EXPECT_GE(all.close, 98 * all.compared / 100) << all.close << " of " << all.compared;
 }
 
 // Of frozen layers a stage keeps weights only. A search prices plans of one stage so; of several

@@ -487,6 +487,23 @@ TEST(StageTime, ShardedAndOffloadedStateIsWithinTenPercentOfTheSimulation) {
   EXPECT_LE(off.mean, 0.012);
 }
 
+// Ranks that share a sequence exchange heads between the runs of a layer.
+TEST(StageTime, SharedSequencesAreCloseToTheSimulation) {
+  std::mt19937 random(15);
+  double most = 0.0, mean = 0.0;
+  constexpr int trials = 40;
+  for (int compared = 0; compared < trials;) {
+    plan::Plan plan = samples::with_moved_state(random, samples::random_plan(random, 4, 1));
+    const model::Config model = samples::small_model(4);
+    if (!test::share_sequences(model, plan, 1)) continue;
+    const double off = std::abs(ratio(plan, model, faster(compared % 2 ? 1 : 10)) - 1.0);
+    most = std::max(most, off), mean += off / trials;
+    ++compared;
+  }
+  EXPECT_LE(most, 0.09);
+  EXPECT_LE(mean, 0.015);
+}
+
 // Where the disk takes most of the time the formula errs on the slow side: transfers hide behind
 // more than one window then.
 TEST(StageTime, StagesOnDiskAreCloseToTheSimulation) {

@@ -72,8 +72,9 @@ Costs::Costs(const model::Config& model, const hardware::Machine& machine, Stage
       machine_(std::make_shared<hardware::Machine>(machine)),
       profile_(machine_, &machine_->profile(role.group)),
       role_(role),
-      mesh_(plan::stage_mesh(v_.dp, v_.tp, v_.R)),
-      shards_(mesh_.spread(model::Axis::shard, v_.m)) {
+      weights_(plan::weights_mesh(v_.data_ranks(), v_.tp, v_.R)),
+      sequences_(plan::sequences_mesh(v_.dp, v_.cp, v_.tp)),
+      shards_(weights_.spread(model::Axis::shard, v_.m)) {
   // The functions outlive this object, so they hold what they read.
   const auto priced = [p = profile_](const char* name, auto seconds) {
     return remembering(name, [=](Arguments x) {
@@ -164,7 +165,8 @@ Expr Costs::host_update(const Expr& elements) const {
 }
 
 Expr Costs::collective(price::Collective which, model::AxisSet axes, const Expr& bytes) const {
-  const auto [nodes, per_node] = mesh_.spread(axes, v_.m);
+  const plan::Mesh<Expr>& mesh = axes.contains(model::Axis::cp) ? sequences_ : weights_;
+  const auto [nodes, per_node] = mesh.spread(axes, v_.m);
   return Expr::call(collectives_[std::size_t(which)], {nodes, per_node, bytes});
 }
 
@@ -173,7 +175,8 @@ Expr Costs::gradient_reduction(const Expr& bytes) const {
 }
 
 Expr Costs::replica_reduction(const Expr& bytes) const {
-  return collective(price::Collective::all_reduce, model::Axis::replica, bytes * v_.R / v_.dp);
+  return collective(price::Collective::all_reduce, model::Axis::replica,
+                    bytes * v_.R / v_.data_ranks());
 }
 
 Expr Costs::weight_gather(const Expr& bytes) const {

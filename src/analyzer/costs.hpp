@@ -21,16 +21,18 @@ using price::Pass;
 /// (kept_state.hpp).
 struct Variables {
   Expr l = Expr::variable("l"), c = Expr::variable("c"), k = Expr::variable("k"),
-       b = Expr::variable("b"), dp = Expr::variable("dp"), tp = Expr::variable("tp"),
-       ep = Expr::variable("ep"), z = Expr::variable("z"), a = Expr::variable("a"),
-       ad = Expr::variable("ad"), p = Expr::variable("p"), r = Expr::variable("r"),
-       G = Expr::variable("G"), S = Expr::variable("S"), n = Expr::variable("n"),
-       m = Expr::variable("m"), R = Expr::variable("R");
+       b = Expr::variable("b"), dp = Expr::variable("dp"), cp = Expr::variable("cp"),
+       tp = Expr::variable("tp"), ep = Expr::variable("ep"), z = Expr::variable("z"),
+       a = Expr::variable("a"), ad = Expr::variable("ad"), p = Expr::variable("p"),
+       r = Expr::variable("r"), G = Expr::variable("G"), S = Expr::variable("S"),
+       n = Expr::variable("n"), m = Expr::variable("m"), R = Expr::variable("R");
 
-  plan::Sharded<Expr> sharded() const { return plan::sharded(z, Expr(dp / R)); }
+  Expr data_ranks() const { return dp * cp; }
+  plan::Sharded<Expr> sharded() const { return plan::sharded(z, Expr(data_ranks() / R)); }
+  Expr cuts_sequences() const { return less(1.0, cp); }
   /// The variables on which a segment's numbers depend, as split_of() takes them.
   std::vector<Expr> split(const model::Config& model) const {
-    return model.num_experts > 0 ? std::vector{b, tp, ep} : std::vector{b, tp};
+    return model.num_experts > 0 ? std::vector{b, tp, cp, ep} : std::vector{b, tp, cp};
   }
 };
 
@@ -42,7 +44,7 @@ using Arguments = std::span<const double>;
 /// The split whose variables a function has as its arguments.
 inline model::Split split_of(Arguments x) {
   const auto number = [&](std::size_t i) { return i < x.size() ? int(std::lround(x[i])) : 1; };
-  return {.tp = number(1), .microbatch = number(0), .ep = number(2)};
+  return {.tp = number(1), .microbatch = number(0), .ep = number(3), .cp = number(2)};
 }
 
 /// A function that looks its earlier values up: a grid asks for the same arguments many times. Not
@@ -64,7 +66,7 @@ class Costs {
   bool host_update() const { return role_.host_update; }
   bool host_is_apart() const { return price::host_is_apart(*profile_); }
   Expr collective(price::Collective which, model::AxisSet axes, const Expr& bytes) const;
-  /// Over dp: an all-reduce, with ZeRO a reduce-scatter over the ranks that shard a replica.
+  /// Over dp cp: an all-reduce, with ZeRO a reduce-scatter over the ranks that shard a replica.
   Expr gradient_reduction(const Expr& bytes) const;
   /// An all-reduce over replicas of the shards of so many bytes.
   Expr replica_reduction(const Expr& bytes) const;
@@ -80,7 +82,7 @@ class Costs {
   Expr clear_or_add(const Expr& bytes) const;  ///< gradients set to zero, or others added to them
   Expr norm(const Expr& bytes) const;          ///< of gradients
 
-  /// All four started together, under interference; communication is over dp.
+  /// All four started together, under interference; communication is over dp cp.
   Expr overlapped(const Expr& compute_s, const Expr& comm_s, const Expr& in_s,
                   const Expr& out_s) const;
   /// Compute and collectives that follow each other take turns beside a transfer, which slows both:
@@ -94,7 +96,7 @@ class Costs {
   std::shared_ptr<const hardware::Profile> profile_;  ///< of the role's group, a part of it
   StageRole role_;
   Variables v_;
-  plan::Mesh<Expr> mesh_;
+  plan::Mesh<Expr> weights_, sequences_;
   plan::Spread<Expr> shards_;  ///< of the ranks that shard a replica
   std::shared_ptr<const symbolic::Function> optimizer_, host_update_, gradient_reduction_, send_,
       world_all_reduce_, copy_in_, copy_out_, disk_read_, disk_write_, copy_, clear_or_add_, norm_,

@@ -55,7 +55,8 @@ LayerCosts costs_of(const model::Config& model, const Costs& costs, Recompute re
   };
   const auto within = [&](SegmentKind kind) {
     Exchanges found;
-    const model::Segment segment = model::segment(model, kind);
+    // An exchange of one rank takes no time, so plans that cut no sequence have the same list.
+    const model::Segment segment = model::segment(model, kind, true);
     for (const model::Operator& op : segment.operators)
       if (op.kind == model::OperatorKind::reduce_scatter) {
         found.sums_s += scatter_s;
@@ -133,8 +134,12 @@ LayerCosts layer_costs(const model::Config& model, const Costs& costs, Recompute
 }
 
 Expr moved_bytes(const model::Config& model, Recompute recompute, const Expr& ratio) {
-  const auto bytes = [kept = model::kept_tensors(model, recompute)](Arguments x) {
-    return plan::moved_tensors(kept, x[0], split_of(x.subspan(1))).bytes;
+  const auto kept = [&](bool cuts_sequences) {
+    return model::kept_tensors(model, recompute, model::LayerKind::full, cuts_sequences);
+  };
+  const auto bytes = [whole = kept(false), cut = kept(true)](Arguments x) {
+    const model::Split split = split_of(x.subspan(1));
+    return plan::moved_tensors(split.cuts_sequences() ? cut : whole, x[0], split).bytes;
   };
   const Variables v;
   std::vector<Expr> arguments = v.split(model);

@@ -24,8 +24,8 @@ class Traffic {
         received_s_(std::size_t(to.devices()), 0.0),
         from_tp_(from.tp),
         to_tp_(to.tp),
-        sending_(std::size_t(from.dp)),
-        receiving_(std::size_t(to.dp)) {}
+        sending_(std::size_t(from.data_ranks())),
+        receiving_(std::size_t(to.data_ranks())) {}
 
   /// From the i-th rank of the one stage to the j-th of the other.
   void add(int source, int destination, double bytes) {
@@ -135,8 +135,8 @@ MessageTimes::Key MessageTimes::key(const plan::Plan& plan, int from, int to) co
   Key key = plan.node_order;
   for (const int i : {from, to}) {
     const plan::Stage& stage = plan.stages[i];
-    key.insert(key.end(), {machine_.index(stage.group), stage.microbatch, stage.dp, stage.tp,
-                           plan::first_device(plan, i)});
+    key.insert(key.end(), {machine_.index(stage.group), stage.microbatch, stage.dp, stage.cp,
+                           stage.tp, plan::first_device(plan, i)});
   }
   return key;
 }

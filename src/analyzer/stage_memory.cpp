@@ -11,12 +11,20 @@ using model::SegmentKind;
 
 /// Bytes of a segment's transient buffers on one rank.
 struct SegmentBytes {
-  SegmentBytes(const model::Config& model, SegmentKind kind) {
-    const model::Segment segment = model::segment(model, kind);
+  SegmentBytes(const model::Config& model, SegmentKind kind, bool cuts_sequences) {
+    const model::Segment segment = model::segment(model, kind, cuts_sequences);
     for (const model::Saved& tensor : segment.saved)
       (tensor.cheap ? cheap : saved) += tensor.bytes();
     forward = segment.forward_workspace_bytes();
     backward = segment.backward_workspace_bytes();
+  }
+  /// For all plans.
+  SegmentBytes(const model::Config& model, SegmentKind kind) : SegmentBytes(model, kind, false) {
+    if (kind == SegmentKind::head) return;
+    const SegmentBytes cut(model, kind, true);
+    for (Expr SegmentBytes::*part : {&SegmentBytes::saved, &SegmentBytes::cheap,
+                                     &SegmentBytes::forward, &SegmentBytes::backward})
+      this->*part = select(Variables().cuts_sequences(), cut.*part, this->*part);
   }
   Expr saved;              ///< kept tensors, but for
   Expr cheap = 0.0;        ///< those that a stored layer keeps, too
@@ -170,11 +178,12 @@ std::vector<Expr> StageMemoryBuilder::turning_points() const {
 // --- what lives from step to step ---------------------------------------------------------------
 
 Expr StageMemoryBuilder::persistent_bytes() const {
-  const Expr batch = double(model::token_bytes) * v_.b * double(model_.seq_len) * v_.G;
+  const Expr whole = double(model::token_bytes) * v_.b * double(model_.seq_len) * v_.G;
+  const Expr batch = whole / v_.cp;
   Expr sum = state_.device_bytes() + 2.0 * sizeof(double);
   if (role_.first) sum += batch;
   if (role_.last) sum += batch + 2.0 * sizeof(double);
-  if (model_.isolated) sum += batch;
+  if (model_.isolated) sum += whole;
   if (role_.last && !role_.first && model_.tied_head)
     sum += (weight_bytes_ + (model_.trains_table() ? model::grad_bytes : 0)) * table_elements_;
   return sum;

@@ -406,7 +406,7 @@ void StageTimeBuilder::ends(TimeTerms& terms) const {
   terms.last_s.push_back({"gradients partial over tp", exposed_s});
 
   const auto norm = [&](const model::Block& block) {
-    return costs_.norm(grad_bytes * model::layout_elements(block).trained / v_.dp);
+    return costs_.norm(grad_bytes * model::layout_elements(block).trained / v_.data_ranks());
   };
   Expr norms = trained_layers() * norm(blocks_.layer);
   if (role_.trains_embedding()) norms += norm(blocks_.embedding);

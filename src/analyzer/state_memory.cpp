@@ -233,7 +233,7 @@ Expr StateMemory::beside_middle_backward(const Expr& block) const {
 
 Expr StateMemory::beside_last_backward(const Expr& block) const {
   // The gradients of norms, which all but the embedding have, are summed over tp too.
-  const Expr over_dp = less(1.0, v_.dp);
+  const Expr over_dp = less(1.0, v_.data_ranks());
   const auto late = [&](const Expr& of_block) {
     return max(over_dp, at_most(1.0, of_block) * less(1.0, v_.tp));
   };
@@ -253,7 +253,7 @@ Expr StateMemory::stored_by_embedding() const {
 }
 
 Expr StateMemory::stored_last_by_embedding() const {
-  const Expr layers_late = max(less(1.0, v_.dp), less(1.0, v_.tp));
+  const Expr layers_late = max(less(1.0, v_.data_ranks()), less(1.0, v_.tp));
   return embedding_.whole_grads + embedding_.stepped_grads + layers_late * layer_.stepped_grads;
 }
 

@@ -25,8 +25,8 @@ profiler::Shapes shapes(const deck::Deck& deck, const model::Config& model) {
   std::set<int> groups;
   for (const plan::StageShape& shape :
        plan::stage_shapes(model, deck.training.global_batch, cluster, 0, deck.search)) {
-    splits.insert({.tp = shape.tp, .microbatch = shape.microbatch, .ep = shape.ep});
-    groups.insert(shape.tp);
+    splits.insert({.tp = shape.tp, .microbatch = shape.microbatch, .ep = shape.ep, .cp = shape.cp});
+    groups.insert({shape.tp, shape.cp});
   }
   for (int ranks : divisors(cluster.groups[0].devices())) groups.insert(ranks);
   groups.erase(1);

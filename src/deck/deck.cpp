@@ -277,6 +277,12 @@ const Schema<SearchKeys>& search_schema() {
         .key("stages", &SearchKeys::stages,
              {.help = "numbers of pipeline stages to try; []: all", .min = 1})
         .key("dp", &SearchKeys::dp, {.help = "data-parallel degrees to try; []: all", .min = 1})
+        .key(
+            "cp", &SearchKeys::cp,
+            {.help = "context-parallel degrees to try: cp ranks share a sequence, and each attends "
+                     "with a part of the heads; []: all for sequences of more than 8192 tokens, "
+                     "else 1",
+             .min = 1})
         .key("tp", &SearchKeys::tp,
              {.help = "tensor-parallel degrees to try; []: all within a node; larger ones use "
                       "whole nodes",
@@ -342,7 +348,7 @@ const Schema<SearchKeys>& search_schema() {
               .min = 0,
               .max = 1})
         .key("unequal_stages", &SearchKeys::unequal_stages,
-             {.help = "allow stages with different devices, microbatch, dp and tp"})
+             {.help = "allow stages with different devices, microbatch, dp, cp and tp"})
         .key("gap", &SearchKeys::gap,
              {.help = "relative gap at which the search may stop: no plan is faster by more",
               .min = 0,

@@ -46,23 +46,30 @@ void BatchReader::drop() {
 
 Batch BatchReader::read(const Asked& asked, const std::stop_token& stop) const {
   const plan::Stage& stage = plan_.stages[place_.stage];
-  const auto seq_len = std::size_t(model_.seq_len);
-  const std::size_t mine = std::size_t(plan_.microbatches * stage.microbatch) * seq_len;
+  const auto seq_len = std::size_t(model_.seq_len), own_tokens = seq_len / std::size_t(stage.cp);
+  const auto sequences = std::size_t(plan_.microbatches * stage.microbatch);
+  std::vector<std::int32_t> inputs(seq_len), targets(seq_len);
   Batch batch;
-  for (std::vector<std::int32_t>* all : {&batch.inputs, &batch.targets, &batch.begins})
-    all->resize(mine);
+  for (std::vector<std::int32_t>* all : {&batch.inputs, &batch.targets})
+    all->reserve(sequences * own_tokens);
+  batch.begins.resize(sequences * seq_len);
   for (int m = 0; m < plan_.microbatches; ++m)
     for (int j = 0; j < stage.microbatch && !stop.stop_requested(); ++j) {
-      const std::int64_t in_batch = std::int64_t(m) * stage.dp * stage.microbatch +
-                                    place_.index(model::data_axes) * stage.microbatch + j;
+      const std::int64_t in_batch =
+          (std::int64_t(m) * stage.dp + place_.index(model::data_axes) / stage.cp) *
+              stage.microbatch +
+          j;
       const std::size_t slot = std::size_t(m * stage.microbatch + j) * seq_len;
-      const auto part = [&](std::vector<std::int32_t>& all) {
-        return std::span(all).subspan(slot, seq_len);
-      };
       asked.data->sample(asked.first + in_batch,
-                         {part(batch.inputs), part(batch.targets), part(batch.begins)});
-      check_tokens(part(batch.inputs), 0), check_tokens(part(batch.targets), not_learned);
-      if (in_batch >= asked.count) std::ranges::fill(part(batch.targets), not_learned);
+                         {inputs, targets, std::span(batch.begins).subspan(slot, seq_len)});
+      check_tokens(inputs, 0), check_tokens(targets, not_learned);
+      if (in_batch >= asked.count) std::ranges::fill(targets, not_learned);
+      const auto add_own = [&](const std::vector<std::int32_t>& all,
+                               std::vector<std::int32_t>& to) {
+        const auto first = all.begin() + std::ptrdiff_t(std::size_t(place_.cp_rank) * own_tokens);
+        to.insert(to.end(), first, first + std::ptrdiff_t(own_tokens));
+      };
+      add_own(inputs, batch.inputs), add_own(targets, batch.targets);
     }
   if (!stop.stop_requested())
     batch.learned = asked.data->num_targets(

@@ -14,10 +14,11 @@
 
 namespace brume::engine {
 
-/// Tokens of a rank's sequences, [microbatch, sequence, T].
+/// A rank's tokens of its sequences, [microbatch, sequence, T / cp].
 struct Batch {
-  std::vector<std::int32_t> inputs, targets, begins;
-  std::int64_t learned = 0;  ///< target tokens of the whole batch, all ranks'
+  std::vector<std::int32_t> inputs, targets;
+  std::vector<std::int32_t> begins;  ///< of whole sequences, [microbatch, sequence, T]
+  std::int64_t learned = 0;          ///< target tokens of the whole batch, all ranks'
 };
 
 /// Reads batches, the next one by a thread of its own.

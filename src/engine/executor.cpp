@@ -52,8 +52,9 @@ std::vector<std::unique_ptr<device::Stream>> channel_streams() {
 
 /// Channels that may have a transfer on a rank's device at once.
 int channels_that_communicate(const plan::Plan& plan) {
-  const bool tp = std::ranges::any_of(plan.stages, [](const plan::Stage& s) { return s.tp > 1; });
-  return 1 + int(tp) + (plan.pipeline_size() > 1 ? 2 : 0);
+  const bool in_layers =
+      std::ranges::any_of(plan.stages, [](const plan::Stage& s) { return s.tp > 1 || s.cp > 1; });
+  return 1 + int(in_layers) + (plan.pipeline_size() > 1 ? 2 : 0);
 }
 
 }  // namespace
@@ -85,6 +86,8 @@ Groups::Groups(const plan::Plan& plan, const schedule::Program& program,
     add(model::Axis::shard);
     add(model::Axis::replica);
   }
+  if (std::ranges::any_of(plan.stages, [](const plan::Stage& s) { return s.cp > 1; }))
+    add(model::Axis::cp);
   add(model::all_axes);
   for (auto* messages : {&p2p_forward_, &p2p_backward_})
     *messages = comm::device_group(world.split(0, world.rank()), at_once, comm::Carries::messages);

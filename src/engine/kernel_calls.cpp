@@ -46,6 +46,8 @@ void KernelCall<Storage>::forward() const {
       return kernels::choose_experts(logits, normalizes_gates, gates, routes);
     case OperatorKind::dispatch: return kernels::dispatch<Storage>(read, routes, written);
     case OperatorKind::combine: return kernels::combine<Storage>(read, routes, residual, written);
+    case OperatorKind::cut_heads: return kernels::cut_heads<Storage>(read, heads, written);
+    case OperatorKind::join_heads: return kernels::join_heads<Storage>(read, heads, written);
     case OperatorKind::pointwise:
     case OperatorKind::reduce_scatter:
     case OperatorKind::all_to_all:
@@ -101,6 +103,8 @@ void KernelCall<Storage>::backward_input() const {
           d_written, routes, write_d_read == kernels::Write::accumulate ? d_read : Matrix(),
           d_read);
     case OperatorKind::combine: return kernels::dispatch<Storage>(d_written, routes, d_read);
+    case OperatorKind::cut_heads: return kernels::join_heads<Storage>(d_written, heads, d_read);
+    case OperatorKind::join_heads: return kernels::cut_heads<Storage>(d_written, heads, d_read);
     case OperatorKind::cross_entropy:
     case OperatorKind::pointwise:
     case OperatorKind::reduce_scatter:

@@ -67,6 +67,8 @@ SegmentTasks<Storage>::SegmentTasks(const plan::Plan& plan, const model::Config&
   const plan::Stage& stage = plan.stages[place.stage];
   tp_ = stage.tp;
   tp_rank_ = place.at[model::Axis::tp];
+  cp_ = stage.cp;
+  first_token_ = place.cp_rank * (model.seq_len / cp_);
   const model::Cut rows = model::cut(model.vocab_size, tp_, tp_rank_);
   vocabulary_ = {.first = int(rows.first), .vocab = model.vocab_size};
   rows_of_table_ = int(rows.count);
@@ -114,8 +116,10 @@ void SegmentTasks<Storage>::describe_attention(const plan::Stage& stage,
 template <class Storage>
 void SegmentTasks<Storage>::describe(List& list, const model::Config& model, SegmentKind kind,
                                      const model::Split& split) {
-  list.segment = model::segment(model, kind);
+  list.segment = model::segment(model, kind, split.cuts_sequences());
   list.attention = attention_;
+  list.attention.heads /= cp_;
+  list.attention.kv_heads = std::max(1, attention_.kv_heads / cp_);
   if (kind == SegmentKind::window) list.attention.window = model.window;
   const auto value = [&](const model::Expr& expression) {
     return std::int64_t(expression.evaluate(split.values()));
@@ -123,15 +127,15 @@ void SegmentTasks<Storage>::describe(List& list, const model::Config& model, Seg
   list.product_elements = value(list.segment.product_grads_elements);
   for (const model::Tensor& tensor : list.segment.tensors)
     list.tensors.push_back({.columns = int(value(tensor.columns)),
-                            .share = tensor.cut.empty() ? 1 : tp_,
-                            .copies = tensor.copies,
+                            .share = split.size(tensor.cut),
+                            .copies = tensor.copies * split.size(tensor.gathered),
                             .held = tensor.held,
                             .forward_offset = value(tensor.forward_offset),
                             .backward_offset = value(tensor.backward_offset)});
   for (std::size_t i = 0; i < list.segment.saved.size(); ++i)
     list.tensors[std::size_t(list.segment.saved[i].tensor)].saved = int(i);
-  list.forward_runs = model::forward_runs(list.segment, tp_);
-  list.backward_runs = model::backward_runs(list.segment, tp_);
+  list.forward_runs = model::forward_runs(list.segment, split);
+  list.backward_runs = model::backward_runs(list.segment, split);
   list.cuts_output = list.tensor(TensorId::output).share > 1;
   const std::vector<Operator>& operators = list.segment.operators;
   for (int i = 0; i < int(operators.size()); ++i) {
@@ -327,9 +331,11 @@ auto SegmentTasks<Storage>::call(const Pass& p, const Operator& op) const -> Cal
          .scale = embedding_scale_,
          .attention = p.list.attention,
          .head_dim = attention_.head_dim,
-         .documents = {p.o.template optional<std::int32_t>(Role::documents)},
          .vocabulary = vocabulary_};
-  c.attention.documents = c.documents;
+  // Attention sees whole sequences, all else this rank's tokens of them.
+  const auto* const begins = p.o.template optional<std::int32_t>(Role::documents);
+  c.attention.documents = {.begins = begins};
+  c.documents = {.begins = begins ? begins + first_token_ : nullptr, .first = first_token_};
   if (op.kind == OperatorKind::embedding)
     c.tokens = tokens(p.o, Role::input);
   else
@@ -341,6 +347,12 @@ auto SegmentTasks<Storage>::call(const Pass& p, const Operator& op) const -> Cal
     c.rstd = statistic(p, op.statistics.back());
   }
   route(p, op, c);
+  const auto block = [&](int heads) {
+    return kernels::HeadBlocks::Block{heads * attention_.head_dim, std::min(heads, cp_)};
+  };
+  if (op.kind == OperatorKind::cut_heads)
+    c.heads = {{block(attention_.heads), block(attention_.keys()), block(attention_.keys())}, cp_};
+  if (op.kind == OperatorKind::join_heads) c.heads = {{block(attention_.heads)}, cp_};
   if (op.kind == OperatorKind::rope) {  // queries and keys
     const Columns turned{0, (attention_.heads + attention_.keys()) * attention_.head_dim};
     cut(c.written, turned);
@@ -403,7 +415,7 @@ kernels::RouterLoss SegmentTasks<Storage>::router_loss(const StepScalars& step) 
   const double share = double(num_experts_) / (double(seq_len_) * experts_per_token_);
   return {.balance = float(balance_loss_ * share * of_token),
           .z = float(z_loss_ * of_token),
-          .seq_len = seq_len_};
+          .seq_len = seq_len_ / cp_};
 }
 
 /// Calls `each` with the parameters of every module, and with its columns of shared tensors.

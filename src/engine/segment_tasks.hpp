@@ -44,7 +44,7 @@ class SegmentTasks {
     int saved = -1;  ///< index among the operands of Role::saved
     int columns = 1;
     int share = 1;      ///< ranks that hold other rows of it, and this one
-    int copies = 1;     ///< rows for each token
+    int copies = 1;     ///< rows for each of this rank's tokens
     bool held = false;  ///< has rows of the experts that this rank holds
     std::int64_t forward_offset = 0, backward_offset = 0;
   };
@@ -122,6 +122,7 @@ class SegmentTasks {
   kernels::VocabularyPart vocabulary_;
   float eps_, gain_base_, embedding_scale_, lora_scale_, logits_cap_;
   int num_experts_, experts_per_token_;
+  int cp_, first_token_;       ///< ranks that share a sequence; place of this rank's first token
   int first_held_, num_held_;  ///< experts that this rank holds
   bool normalizes_gates_;
   double balance_loss_, z_loss_;

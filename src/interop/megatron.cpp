@@ -33,6 +33,7 @@ void check_stages(const plan::Plan& plan) {
     };
     same(&plan::Stage::microbatch, "microbatch", "search.unequal_stages = false");
     same(&plan::Stage::dp, "dp", "search.unequal_stages = false");
+    same(&plan::Stage::cp, "cp", "search.unequal_stages = false");
     same(&plan::Stage::tp, "tp", "search.unequal_stages = false");
     same(&plan::Stage::ep, "ep", "search.unequal_stages = false");
     same(&plan::Stage::zero_level, "zero_level", "one of search.zero_levels");
@@ -175,7 +176,7 @@ void add_recomputation(Arguments& arguments, const plan::Plan& plan) {
 }
 
 void add_sharding(Arguments& arguments, const plan::Stage& stage) {
-  const bool sharded = stage.dp > 1 && stage.zero_level > 0;
+  const bool sharded = stage.data_ranks() > 1 && stage.zero_level > 0;
   if (sharded) arguments.push_back({"--use-distributed-optimizer"});
   if (sharded && stage.zero_level >= 2)
     arguments.insert(arguments.end(),
@@ -185,7 +186,7 @@ void add_sharding(Arguments& arguments, const plan::Stage& stage) {
                       {"--ckpt-format", "fsdp_dtensor"}});  // its parser asks for it
   if (sharded && stage.replicas > 1)
     arguments.push_back({"--num-distributed-optimizer-instances", as_argument(stage.replicas)});
-  if (stage.dp > 1) arguments.push_back({"--overlap-grad-reduce"});
+  if (stage.data_ranks() > 1) arguments.push_back({"--overlap-grad-reduce"});
   if (sharded) arguments.push_back({"--overlap-param-gather"});
   if (stage.optim_offload_ratio > 0.0) {
     require_like(stage.zero_level <= 1, "offloaded optimizer state beside zero_level 2 or 3");
@@ -238,7 +239,7 @@ void add_training(Arguments& arguments, const deck::Deck& deck, const model::Con
 /// Lines of a script that set how many queues of work a device takes, where its parser asks for a
 /// number.
 std::string connections(const plan::Stage& stage) {
-  if (stage.dp > 1 && stage.zero_level >= 2)
+  if (stage.data_ranks() > 1 && stage.zero_level >= 2)
     return "# FSDP refuses 1.\n"
            "unset CUDA_DEVICE_MAX_CONNECTIONS\n";
   if (stage.tp > 1)
@@ -259,6 +260,9 @@ std::vector<MegatronArgument> megatron_arguments(const deck::Deck& deck, const m
   if (stage.tp > 1)
     arguments.insert(arguments.end(), {{"--tensor-model-parallel-size", as_argument(stage.tp)},
                                        {"--sequence-parallel"}});
+  if (stage.cp > 1)
+    arguments.insert(arguments.end(), {{"--context-parallel-size", as_argument(stage.cp)},
+                                       {"--cp-comm-type", "a2a"}});
   add_pipeline(arguments, plan);
   arguments.insert(arguments.end(), {{"--micro-batch-size", as_argument(stage.microbatch)},
                                      {"--global-batch-size", as_argument(plan.global_batch)}});

@@ -12,6 +12,7 @@
 #include "hardware/cluster.hpp"
 #include "interop/megatron.hpp"
 #include "pipeline_layout.hpp"
+#include "plan/shapes.hpp"
 
 namespace brume::interop {
 namespace {
@@ -28,7 +29,6 @@ constexpr std::pair<const char*, const char*> unlike[] = {
     {"moe-router-force-load-balancing", ""},
     {"moe-input-jitter-eps", "0"},
     {"moe-apply-probs-on-input", ""},
-    {"context-parallel-size", "1"},
     {"hierarchical-context-parallel-sizes", ""},
     {"multi-latent-attention", ""},
     {"mtp-num-layers", "0"},
@@ -337,26 +337,34 @@ plan::Plan read_plan(GivenArguments& given, const deck::Deck& deck, const model:
         ep, expert_tp, tp);
   if (model.num_experts == 0 && ep != 1)
     given.refuse("--expert-model-parallel-size {}: the model has no experts", ep);
+  const int cp = given.number<int>("context-parallel-size").value_or(1);
+  const std::string exchange = given.text("cp-comm-type").value_or("p2p");
   const int b = given.needed<int>("micro-batch-size");
   const int devices = cluster.devices(), per_node = deck.cluster.devices_per_node;
-  if (std::int64_t{tp} * stages > devices || devices % (tp * stages) != 0)
+  if (std::int64_t{tp} * stages > devices || std::int64_t{tp} * stages * cp > devices ||
+      devices % (tp * stages * cp) != 0)
     given.refuse(
-        "tensor parallelism {} x pipeline {} does not go into {} devices: say how many there "
+        "tensor parallelism {} x pipeline {}{} does not go into {} devices: say how many there "
         "are by --set cluster.nodes=N and cluster.devices_per_node=N",
-        tp, stages, devices);
-  const int dp = devices / (tp * stages), batch = deck.training.global_batch;
+        tp, stages, cp > 1 ? fmt::format(" x context parallelism {}", cp) : "", devices);
+  if (const std::string fault = plan::context_fault(model, cp, tp, b); !fault.empty())
+    given.refuse("--context-parallel-size {}: {}", cp, fault);
+  if (cp > 1 && exchange != "a2a")
+    notes.push_back("--cp-comm-type " + exchange + ": ranks exchange heads here, as by a2a");
+  const int dp = devices / (tp * stages * cp), batch = deck.training.global_batch;
   if (batch % (std::int64_t{b} * dp) != 0)
     given.refuse(
         "--global-batch-size {} is no multiple of --micro-batch-size {} x {} data-parallel "
         "ranks",
         batch, b, dp);
-  if (dp * tp > per_node && dp * tp % per_node != 0)
-    given.refuse("a stage of {} devices is no whole number of nodes with {}", dp * tp, per_node);
-  const int zero = dp > 1 ? zero_level(given) : 0;
+  const int data_ranks = dp * cp, of_stage = data_ranks * tp;
+  if (of_stage > per_node && of_stage % per_node != 0)
+    given.refuse("a stage of {} devices is no whole number of nodes with {}", of_stage, per_node);
+  const int zero = data_ranks > 1 ? zero_level(given) : 0;
   const int replicas = given.number<int>("num-distributed-optimizer-instances").value_or(1);
-  if (dp % replicas != 0)
+  if (data_ranks % replicas != 0)
     given.refuse("--num-distributed-optimizer-instances {} does not divide {} data-parallel ranks",
-                 replicas, dp);
+                 replicas, data_ranks);
   const double offloaded =
       given.has("optimizer-cpu-offload")
           ? given.number<double>("optimizer-offload-fraction", 0.0).value_or(1.0)
@@ -371,15 +379,16 @@ plan::Plan read_plan(GivenArguments& given, const deck::Deck& deck, const model:
     const int recomputed = ckpt_layers(given, layers, notes);
     plan.stages.push_back({.first_layer = first_layer,
                            .layers = layers,
-                           .nodes = std::max(1, dp * tp / per_node),
-                           .devices_per_node = std::min(per_node, dp * tp),
+                           .nodes = std::max(1, of_stage / per_node),
+                           .devices_per_node = std::min(per_node, of_stage),
                            .microbatch = b,
                            .dp = dp,
+                           .cp = cp,
                            .tp = tp,
                            .ep = ep,
                            // One rank an instance shards nothing.
-                           .zero_level = dp > replicas ? zero : 0,
-                           .replicas = zero > 0 && dp > replicas ? replicas : 1,
+                           .zero_level = data_ranks > replicas ? zero : 0,
+                           .replicas = zero > 0 && data_ranks > replicas ? replicas : 1,
                            .ckpt_layers = recomputed,
                            .stored_layers = layers - recomputed,  // it keeps what it does not drop
                            .optim_offload_ratio = offloaded});
@@ -387,7 +396,7 @@ plan::Plan read_plan(GivenArguments& given, const deck::Deck& deck, const model:
   }
   if (!given.has("sequence-parallel") && tp > 1)
     notes.push_back("tensor parallelism is always with --sequence-parallel here");
-  if (!given.has("overlap-grad-reduce") && dp > 1)
+  if (!given.has("overlap-grad-reduce") && data_ranks > 1)
     notes.push_back(
         "gradients are always reduced beside the backward here (--overlap-grad-reduce)");
   given.has("overlap-param-gather");

@@ -188,8 +188,10 @@ TrainerSpace trainer_space(const deck::Deck& deck, const model::Config& model,
   const SearchKeys keys = common(deck.search);
   const int most_stages = std::min(model.num_layers, cluster.devices());
   if (keys.trainer == "megatron") return {megatron_searches(keys, most_stages), nearest_megatron};
+  SearchKeys whole = keys;
+  keep_some(whole, whole.cp, "cp", {1});
   // It does not cut a model into stages whose head is the token table.
-  return {torchtitan_searches(keys, model.tied_head ? 1 : most_stages, cluster.devices()),
+  return {torchtitan_searches(whole, model.tied_head ? 1 : most_stages, cluster.devices()),
           nearest_torchtitan};
 }
 

@@ -5,6 +5,7 @@
 #include "kernels/attention.hpp"
 #include "kernels/cross_entropy.hpp"
 #include "kernels/experts.hpp"
+#include "kernels/heads.hpp"
 #include "kernels/types.hpp"
 
 namespace brume::kernels {
@@ -141,6 +142,17 @@ void promise_rope(const char* kernel, const Table& table, int head_dim, const X&
   promise(table.extent(0) > 0 && turned > 0 && turned % 2 == 0 && turned <= head_dim &&
               x.extent_int(1) % head_dim == 0,
           kernel, "the table must be [T, R] with an even R up to D, x [N, H D]");
+}
+
+template <class X, class Parts>
+void promise_heads(const char* kernel, const X& x, const HeadBlocks& blocks, const Parts& parts) {
+  bool fits = blocks.parts > 0;
+  for (const HeadBlocks::Block& block : blocks.blocks)
+    fits = fits && block.ranges > 0 && block.columns % block.ranges == 0 &&
+           blocks.parts % block.ranges == 0;
+  promise(fits && x.extent_int(1) == blocks.columns() &&
+              parts.size() == x.extent(0) * std::size_t(blocks.parts * blocks.width()),
+          kernel, "x must be [N, C], y P N W elements, and ranges must divide blocks and P parts");
 }
 
 template <class Tokens, class X, class Table, class Positions>

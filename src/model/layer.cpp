@@ -341,12 +341,12 @@ std::string target_name(Module target) {
 
 namespace {
 
-/// @param kind_at  kinds of operators in the order of their calls
-template <class KindAt>
-std::vector<Run> runs(int count, int tp, const KindAt& kind_at) {
+/// @param op_at  operators in the order of their calls
+template <class OpAt>
+std::vector<Run> runs(int count, const Split& split, const OpAt& op_at) {
   std::vector<Run> runs{{0, 0}};
   for (int i = 0; i < count; ++i)
-    if (tp > 1 && is_exchange(kind_at(i))) {
+    if (const Operator& op = op_at(i); is_exchange(op.kind) && split.size(op.axes) > 1) {
       runs.back().end = i;
       runs.push_back({i + 1, i + 1});
     }
@@ -356,13 +356,14 @@ std::vector<Run> runs(int count, int tp, const KindAt& kind_at) {
 
 }  // namespace
 
-std::vector<Run> forward_runs(const Segment& segment, int tp) {
-  return runs(int(segment.operators.size()), tp, [&](int i) { return segment.operators[i].kind; });
+std::vector<Run> forward_runs(const Segment& segment, const Split& split) {
+  return runs(int(segment.operators.size()), split,
+              [&](int i) -> const Operator& { return segment.operators[i]; });
 }
 
-std::vector<Run> backward_runs(const Segment& segment, int tp) {
-  return runs(int(segment.backward.size()), tp,
-              [&](int i) { return segment.operators[segment.backward[i].op].kind; });
+std::vector<Run> backward_runs(const Segment& segment, const Split& split) {
+  return runs(int(segment.backward.size()), split,
+              [&](int i) -> const Operator& { return segment.operators[segment.backward[i].op]; });
 }
 
 void derive(Segment& segment) {

@@ -329,7 +329,8 @@ const Piece& Layout::piece(const Block& block, std::string_view suffix) const {
 }
 
 LayoutElements layout_elements(const Block& block) {
-  const Expr step = Expr::variable("dp") * double(alignment_elements);
+  const Expr shards = Expr::variable("dp") * Expr::variable("cp");
+  const Expr step = shards * double(alignment_elements);
   LayoutElements elements{0.0, 0.0};
   for (const Parameter& parameter : block.parameters) {
     const Expr whole = double(parameter.elements());

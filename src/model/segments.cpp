@@ -15,8 +15,9 @@ struct Sizes {
       : b(Expr::variable("b")),
         tp(Expr::variable("tp")),
         ep(Expr::variable("ep")),
+        cp(Expr::variable("cp")),
         seq(m.seq_len),
-        tokens(b * seq),
+        tokens(b * seq / cp),
         hidden(m.hidden_size),
         heads_tp(Expr(m.num_heads) / tp),
         head_dim(m.head_dim()),
@@ -26,9 +27,9 @@ struct Sizes {
         ffn_tp(m.num_experts > 0 ? m.inner_size() * (ep / tp) : Expr(m.inner_size()) / tp),
         mlp_in_tp(m.num_experts > 0 ? m.mlp_in_size() * (ep / tp) : Expr(m.mlp_in_size()) / tp),
         vocab_tp(ceil(double(m.vocab_size) / tp)) {}
-  Expr b, tp, ep;
+  Expr b, tp, ep, cp;
   Expr seq;     ///< tokens that a query may see
-  Expr tokens;  ///< computed
+  Expr tokens;  ///< computed on this rank
   Expr hidden, heads_tp, head_dim;
   Expr attended_tp, keys_tp,
       qkv_tp;  ///< features of this rank's query heads, key heads, q, k and v
@@ -72,8 +73,8 @@ double visible_share(const Config& m, SegmentKind kind) {
 /// from its input to the inner tensors, then what these add to the stream.
 class SegmentList {
  public:
-  SegmentList(const Config& m, SegmentKind kind)
-      : m_(m), s_(m), trained_(m), segment_{.kind = kind} {
+  SegmentList(const Config& m, SegmentKind kind, bool cuts_sequences)
+      : m_(m), s_(m), trained_(m), cuts_sequences_(cuts_sequences), segment_{.kind = kind} {
     segment_.activation_bytes = activation_bytes(m.precision);
     if (kind == SegmentKind::head) s_.tokens = head_pieces(m).tokens;
     activation("input", s_.hidden);
@@ -134,7 +135,15 @@ class SegmentList {
     segment_.tensor(id).rows = s_.tokens / s_.tp;
     segment_.tensor(id).cut = Axis::tp;
   }
-  void exchange(std::string name, OperatorKind kind, TensorId read, TensorId written);
+  void exchange(std::string name, OperatorKind kind, TensorId read, TensorId written, AxisSet axes);
+  /// Rows of all tokens of a sequence that several ranks share.
+  TensorId of_sequence(std::string name, const Expr& columns) {
+    const TensorId id = tensor(std::move(name), s_.b * s_.seq, columns, segment_.activation_bytes);
+    segment_.tensor(id).gathered = Axis::cp;
+    return id;
+  }
+  TensorId to_heads(const std::string& name, TensorId read, const Expr& columns);
+  TensorId to_tokens(const std::string& name, TensorId read);
   TensorId normed(const std::string& name, Module module);
   TensorId attention(TensorId normed);
   TensorId mlp(TensorId normed);
@@ -151,6 +160,7 @@ class SegmentList {
   const Config& m_;
   Sizes s_;
   TrainedShares trained_;
+  bool cuts_sequences_;
   Segment segment_;
   TensorId routes_ = {};  ///< of the tokens' copies
   Expr most_held_ = 0.0;  ///< most rows that the experts on a rank may have
@@ -244,10 +254,33 @@ void SegmentList::norm(const std::string& name, Module module, TensorId read, Te
   op.statistics.push_back(statistic(name + ".rstd", rows));
 }
 
-/// An exchange between tensor-parallel ranks.
-void SegmentList::exchange(std::string name, OperatorKind kind, TensorId read, TensorId written) {
+void SegmentList::exchange(std::string name, OperatorKind kind, TensorId read, TensorId written,
+                           AxisSet axes) {
   segment_.operators.push_back(
-      {.name = std::move(name), .kind = kind, .read = read, .written = written, .axes = Axis::tp});
+      {.name = std::move(name), .kind = kind, .read = read, .written = written, .axes = axes});
+}
+
+/// Makes of all heads of this rank's tokens some heads of all tokens of the sequence.
+///
+/// @param columns  of all ranks' heads together: ranks may share one
+TensorId SegmentList::to_heads(const std::string& name, TensorId read, const Expr& columns) {
+  const TensorId parts = activation(name + ".parts", columns);
+  streaming("cut " + name, OperatorKind::cut_heads, read, parts, {s_.tokens, columns},
+            s_.tokens * columns);
+  const TensorId heads = of_sequence(name + ".heads", columns / s_.cp);
+  exchange(name + " to heads", OperatorKind::all_to_all, parts, heads, Axis::cp);
+  return heads;
+}
+
+/// The way back.
+TensorId SegmentList::to_tokens(const std::string& name, TensorId read) {
+  const Expr columns = segment_.tensor(read).columns * s_.cp;
+  const TensorId parts = activation(name + ".parts", columns);
+  exchange(name + " to tokens", OperatorKind::all_to_all, read, parts, Axis::cp);
+  const TensorId joined = activation(name, columns);
+  streaming("join " + name, OperatorKind::join_heads, parts, joined, {s_.tokens, columns},
+            s_.tokens * columns);
+  return joined;
 }
 
 /// The normed input.
@@ -257,8 +290,8 @@ TensorId SegmentList::normed(const std::string& name, Module module) {
   if (!m_.exchanges_normed) return out;
   const TensorId there = activation(name + ".there", s_.hidden);
   const TensorId back = activation(name + ".back", s_.hidden);
-  exchange("there", OperatorKind::all_to_all, out, there);
-  exchange("back", OperatorKind::all_to_all, there, back);
+  exchange("there", OperatorKind::all_to_all, out, there, Axis::tp);
+  exchange("back", OperatorKind::all_to_all, there, back, Axis::tp);
   return back;
 }
 
@@ -289,20 +322,27 @@ TensorId SegmentList::attention(TensorId normed) {
   if (m_.rotary())
     streaming("rope", OperatorKind::rope, qkv, qkv, {s_.tokens, turned / s_.head_dim, s_.head_dim},
               s_.tokens * turned);
-  const TensorId attended = activation("attended", s_.attended_tp);
+  // Where ranks share a sequence, each sees all of it with a part of the heads.
+  Expr heads = s_.heads_tp;
+  if (cuts_sequences_) {
+    qkv = to_heads("qkv", qkv, s_.attended_tp + 2.0 * max(s_.keys_tp, s_.cp * s_.head_dim));
+    heads = heads / s_.cp;
+  }
+  const TensorId attended = cuts_sequences_ ? of_sequence("attended.heads", s_.attended_tp / s_.cp)
+                                            : activation("attended", s_.attended_tp);
   const Expr flops = 2.0 * s_.tokens * s_.seq * s_.attended_tp;  // half of the square: causal
   segment_.operators.push_back({.name = "attention",
                                 .kind = OperatorKind::attention,
                                 .read = qkv,
                                 .written = attended,
-                                .statistics = {statistic("lse", s_.b * s_.heads_tp * s_.seq)},
-                                .dims = {s_.b, s_.seq, s_.heads_tp, s_.head_dim},
+                                .statistics = {statistic("lse", s_.b * heads * s_.seq)},
+                                .dims = {s_.b, s_.seq, heads, s_.head_dim},
                                 .forward_flops = flops,
                                 .backward_flops = 2.5 * flops,
                                 .forward_bytes = 16.0 * s_.tokens * s_.attended_tp,
                                 .backward_bytes = 32.0 * s_.tokens * s_.attended_tp,
                                 .share = visible_share(m_, segment_.kind)});
-  return attended;
+  return cuts_sequences_ ? to_tokens("attended", attended) : attended;
 }
 
 /// @return what the output's product reads
@@ -408,7 +448,7 @@ Segment SegmentList::layer() {
     const TensorId sums = activation(name + ".in", s_.hidden);
     cut(sums);
     out(terms);
-    exchange("sum", OperatorKind::reduce_scatter, terms, sums);
+    exchange("sum", OperatorKind::reduce_scatter, terms, sums, Axis::tp);
     norm(name, branch.post_norm, sums, TensorId::output);
   }
   return derived();
@@ -442,8 +482,8 @@ const char* name(SegmentKind kind) {
   return "";
 }
 
-Segment segment(const Config& config, SegmentKind kind) {
-  SegmentList list(config, kind);
+Segment segment(const Config& config, SegmentKind kind, bool cuts_sequences) {
+  SegmentList list(config, kind, cuts_sequences);
   switch (kind) {
     case SegmentKind::embedding: return list.embedding();
     case SegmentKind::head: return list.head();
@@ -475,20 +515,21 @@ std::vector<SegmentKind> segment_kinds(const Config& config) {
   return all;
 }
 
-std::vector<Kept> kept_tensors(const Config& config, Recompute recompute, LayerKind layer) {
+std::vector<Kept> kept_tensors(const Config& config, Recompute recompute, LayerKind layer,
+                               bool cuts_sequences) {
   const Expr input = stream_shard_bytes(config);
   std::vector<SegmentKind> kinds = segment_kinds(config, BlockKind::layer, layer);
   if (recompute == Recompute::full) return {{kinds.front(), -1, input}};
   std::vector<Kept> kept;
   std::ranges::reverse(kinds);
   for (SegmentKind kind : kinds) {
-    const Segment described = segment(config, kind);
+    const Segment described = segment(config, kind, cuts_sequences);
     for (std::size_t i = 0; i < described.saved.size(); ++i)
       if (recompute == Recompute::none || !described.saved[i].cheap)
         kept.push_back({kind, int(i), described.saved[i].bytes()});
     kept.push_back({kind, -1, input});
   }
-  // Fewer, longer copies. The order must not depend on the plan, so sizes are those of b = tp = 1.
+  // Fewer, longer copies. The order must not depend on the plan, so sizes are those of one rank.
   std::ranges::stable_sort(kept, std::greater<>{}, [](const Kept& tensor) {
     return tensor.bytes.evaluate(Split{}.values());
   });

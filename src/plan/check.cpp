@@ -9,6 +9,7 @@
 #include "base/error.hpp"
 #include "plan/knobs.hpp"
 #include "plan/rules.hpp"
+#include "plan/shapes.hpp"
 #include "stage_needs.hpp"
 
 namespace brume::plan {
@@ -43,10 +44,11 @@ void check_mesh(const Plan& plan, int i, const hardware::NodeGroup& group) {
   const Stage& s = plan.stages[i];
   const int first = first_device(plan, i);
   // In 64 bits: a hand-written plan may hold any ints.
-  const std::int64_t devices = std::int64_t{s.dp} * s.tp;
+  const std::int64_t data_ranks = std::int64_t{s.dp} * s.cp, devices = data_ranks * s.tp;
   stage_needs(devices == std::int64_t{s.nodes} * s.devices_per_node, i,
-              "dp x tp = {} x {} must be the {} x {} devices of its mesh", s.dp, s.tp, s.nodes,
-              s.devices_per_node);
+              "dp x {}tp = {} x {}{} must be the {} x {} devices of its mesh",
+              s.cp > 1 ? "cp x " : "", s.dp, s.cp > 1 ? fmt::format("{} x ", s.cp) : "", s.tp,
+              s.nodes, s.devices_per_node);
   stage_needs(s.devices_per_node % s.tp == 0 || s.tp % s.devices_per_node == 0, i,
               "tp = {} must divide devices_per_node = {}, so that its groups stay within nodes, or "
               "be a multiple of it",
@@ -109,9 +111,9 @@ void check_replicas(const Plan& plan) {
     const Stage& s = plan.stages[i];
     if (s.replicas == 1) continue;
     stage_needs(s.zero_level > 0, i, "replicas must be 1 where zero_level = 0 shards nothing");
-    stage_needs(s.dp % s.replicas == 0 && s.dp > s.replicas, i,
-                "replicas must divide dp = {} into shards of at least 2 ranks, found {}", s.dp,
-                s.replicas);
+    stage_needs(s.data_ranks() % s.replicas == 0 && s.data_ranks() > s.replicas, i,
+                "replicas must divide {} = {} into shards of at least 2 ranks, found {}",
+                s.cp > 1 ? "dp x cp" : "dp", s.data_ranks(), s.replicas);
     const int devices = s.shard_ranks() * s.tp;
     stage_needs(s.devices_per_node % devices == 0 || devices % s.devices_per_node == 0, i,
                 "each of {} replicas takes {} devices, which must divide the {} on a node, or be "
@@ -146,11 +148,16 @@ void check_split(const Plan& plan, const model::Config& model) {
     else
       stage_needs(model.inner_size() % s.tp == 0, i, "tp = {} must divide {} = {}", s.tp,
                   model.num_experts > 0 ? "expert_ffn_size" : "ffn_size", model.inner_size());
-    const std::int64_t tokens = std::int64_t{s.microbatch} * model.seq_len;
+    if (s.cp > 1) {
+      const std::string fault = context_fault(model, s.cp, s.tp, s.microbatch);
+      stage_needs(fault.empty(), i, "{}", fault);
+    }
+    const std::int64_t tokens = std::int64_t{s.microbatch} * model.seq_len / s.cp;
     stage_needs(tokens % s.tp == 0, i,
-                "tp = {} must divide microbatch x seq_len = {} x {}, the tokens that its ranks "
+                "tp = {} must divide microbatch x seq_len{} = {} x {}{}, the tokens that its ranks "
                 "share between segments",
-                s.tp, s.microbatch, model.seq_len);
+                s.tp, s.cp > 1 ? " / cp" : "", s.microbatch, model.seq_len,
+                s.cp > 1 ? fmt::format(" / {}", s.cp) : "");
   }
 }
 

@@ -112,8 +112,8 @@ int num_stages(const Plan& plan, int) { return plan.pipeline_size(); }
 
 int differs_from_first(const Plan& plan, int stage) {
   const Stage &first = plan.stages[0], &s = plan.stages[stage];
-  return s.group.empty() &&
-         (s.dp != first.dp || s.tp != first.tp || s.microbatch != first.microbatch);
+  return s.group.empty() && (s.dp != first.dp || s.cp != first.cp || s.tp != first.tp ||
+                             s.microbatch != first.microbatch);
 }
 
 std::string ratios(const Stage& stage, bool on_disk) {

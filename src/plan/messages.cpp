@@ -57,7 +57,7 @@ std::vector<Message> in_job(const Plan& plan, int from, int to, std::vector<Mess
 std::vector<Message> stream_messages(const Stage& from, const Stage& to, int seq_len) {
   // Of the tokens of a microbatch, those that a rank holds between segments.
   const auto shard = [&](const Stage& stage, int rank) {
-    const std::int64_t count = std::int64_t{stage.microbatch} * seq_len / stage.tp;
+    const std::int64_t count = std::int64_t{stage.microbatch} * seq_len / stage.cp / stage.tp;
     return model::Cut{rank * count, count};
   };
   std::vector<Message> messages;
@@ -74,12 +74,12 @@ std::vector<Message> stream_messages(const Stage& from, const Stage& to, int seq
 
 std::vector<Message> tied_weight_messages(const Stage& first, const Stage& last, int vocab_size) {
   std::vector<Message> messages;
-  for (int e = 0; e < last.dp; ++e)
+  for (int e = 0; e < last.data_ranks(); ++e)
     for (int u = 0; u < last.tp; ++u)
       for (int t = 0; t < first.tp; ++t) {
         Message message =
             overlap(model::cut(vocab_size, first.tp, t), model::cut(vocab_size, last.tp, u));
-        message.source = spread(e, last.dp, first.dp) * first.tp + t;
+        message.source = spread(e, last.data_ranks(), first.data_ranks()) * first.tp + t;
         message.destination = e * last.tp + u;
         if (message.count > 0) messages.push_back(message);
       }

@@ -38,6 +38,7 @@ class Neighbours {
     add_layers();
     add_microbatches();
     add_meshes();
+    add_contexts();
     if (model.num_experts > 0) add_experts();
     for (const Knob& knob : knobs) add_values(knob);
   }
@@ -182,8 +183,8 @@ class Neighbours {
   /// Whether the search may split each stage as it is.
   bool allows_shapes(const Plan& plan) const {
     return std::ranges::all_of(plan.stages, [&](const Stage& s) {
-      return std::ranges::find(shapes(s), StageShape{s.nodes, s.devices_per_node, s.dp, s.tp, s.ep,
-                                                     s.microbatch}) != shapes(s).end();
+      return std::ranges::find(shapes(s), StageShape{s.nodes, s.devices_per_node, s.dp, s.cp, s.tp,
+                                                     s.ep, s.microbatch}) != shapes(s).end();
     });
   }
 
@@ -191,7 +192,8 @@ class Neighbours {
   /// shard has one replica.
   void add_reshaped(Plan plan) {
     for (Stage& stage : plan.stages)
-      if (stage.dp % stage.replicas != 0 || stage.dp <= stage.replicas) stage.replicas = 1;
+      if (stage.data_ranks() % stage.replicas != 0 || stage.data_ranks() <= stage.replicas)
+        stage.replicas = 1;
     if (!allows_shapes(plan)) return;
     const std::vector<Order> allowed = orders(plan.microbatches);
     if (std::ranges::find(allowed, plan.order) == allowed.end()) {
@@ -240,6 +242,39 @@ class Neighbours {
         each_factor(dp, [&](int factor) { add_mesh(set, factor, 1, counts); });
         each_factor(tp, [&](int factor) { add_mesh(set, 1, factor, counts); });
       }
+    }
+  }
+
+  /// Ranks of tp share a sequence instead, or the reverse; so do ranks of dp, of all stages, with
+  /// as many times the microbatches.
+  void add_contexts() {
+    const auto add_turned = [&](const StageSet& set, int Stage::*from, int Stage::*to,
+                                int of_microbatches) {
+      int common = 0;
+      for (const std::size_t i : set) common = std::gcd(common, plan_.stages[i].*from);
+      each_factor(common, [&](int factor) {
+        Plan plan = plan_;
+        if (of_microbatches > 0) plan.microbatches *= factor;
+        if (of_microbatches < 0 && plan.microbatches % factor != 0) return;
+        if (of_microbatches < 0) plan.microbatches /= factor;
+        for (const std::size_t i : set) {
+          Stage& stage = plan.stages[i];
+          stage.*from /= factor;
+          stage.*to *= factor;
+          if (stage.ep > 1) stage.ep = stage.tp;
+        }
+        add_reshaped(std::move(plan));
+      });
+    };
+    for (const StageSet& set : sets_) {
+      const bool all = set.size() == plan_.stages.size();
+      if (all) {
+        add_turned(set, &Stage::dp, &Stage::cp, 1);
+        add_turned(set, &Stage::cp, &Stage::dp, -1);
+      }
+      if (!all && !search_.unequal_stages && cluster_.num_groups() == 1) continue;
+      add_turned(set, &Stage::tp, &Stage::cp, 0);
+      add_turned(set, &Stage::cp, &Stage::tp, 0);
     }
   }
 

@@ -56,14 +56,14 @@ void check_chunks(const Plan& plan, const model::Config& model) {
           "own",
           chunks, plan.num_stages());
   const auto cut = [](const Stage& s) {
-    return std::tie(s.nodes, s.devices_per_node, s.microbatch, s.dp, s.tp, s.ep, s.zero_level,
+    return std::tie(s.nodes, s.devices_per_node, s.microbatch, s.dp, s.cp, s.tp, s.ep, s.zero_level,
                     s.replicas, s.group);
   };
   for (int i = plan.pipeline_size(); i < plan.num_stages(); ++i) {
     const int first = i % plan.pipeline_size();
     stage_needs(cut(plan.stages[i]) == cut(plan.stages[first]), i,
                 "it lies on the devices of stage {}, so nodes, devices_per_node, microbatch, dp, "
-                "tp, ep, zero_level, replicas and group must be those of stage {}",
+                "cp, tp, ep, zero_level, replicas and group must be those of stage {}",
                 first, first);
   }
 }

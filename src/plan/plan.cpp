@@ -64,7 +64,10 @@ std::string table(const Plan& plan, std::size_t columns) {
                          : fmt::format("; on nodes {}", fmt::join(plan.node_order, ", ")));
 }
 
-Mesh<int> mesh(const Stage& stage) { return stage_mesh(stage.dp, stage.tp, stage.replicas); }
+Mesh<int> mesh(const Stage& stage, AxisSet axes) {
+  if (axes.contains(Axis::cp)) return sequences_mesh(stage.dp, stage.cp, stage.tp);
+  return weights_mesh(stage.data_ranks(), stage.tp, stage.replicas);
+}
 
 int stage_index(const Plan& plan, int rank) {
   int end = 0;
@@ -82,9 +85,10 @@ int first_rank(const Plan& plan, int stage) {
 }
 
 Place place(const Plan& plan, int rank) {
-  const int stage = stage_index(plan, rank);
-  const Mesh<int> mesh = plan::mesh(plan.stages[stage]);
-  return {stage, mesh, coordinates(mesh, rank - first_rank(plan, stage)), plan.stages[stage].ep};
+  const int index = stage_index(plan, rank), on_stage = rank - first_rank(plan, index);
+  const Stage& stage = plan.stages[index];
+  const Mesh<int> mesh = plan::mesh(stage);
+  return {index, mesh, coordinates(mesh, on_stage), stage.ep, on_stage / stage.tp % stage.cp};
 }
 
 std::vector<int> members(const Plan& plan, int rank, AxisSet axes) {
@@ -94,9 +98,9 @@ std::vector<int> members(const Plan& plan, int rank, AxisSet axes) {
     std::iota(ranks.begin(), ranks.end(), 0);
     return ranks;
   }
-  const Place place = plan::place(plan, rank);
-  ranks = members(place.mesh, place.at, axes);
-  const int first = first_rank(plan, place.stage);
+  const int stage = stage_index(plan, rank), first = first_rank(plan, stage);
+  const Mesh<int> mesh = plan::mesh(plan.stages[stage], axes);
+  ranks = members(mesh, coordinates(mesh, rank - first), axes);
   for (int& member : ranks) member += first;
   return ranks;
 }
@@ -157,7 +161,7 @@ Plan equal_stages(const model::Config& model, int global_batch, int num_stages, 
     Stage& stage = plan.stages.emplace_back(like);
     stage.layers = model.num_layers / num_stages;
     stage.first_layer = s * stage.layers;
-    stage.devices_per_node = like.dp * like.tp;
+    stage.devices_per_node = like.devices();
   }
   return plan;
 }

@@ -1,5 +1,7 @@
 #include "plan/shapes.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <optional>
@@ -30,13 +32,26 @@ bool allows_ep(const model::Config& model, const deck::SearchKeys& search, int t
                  : model.num_experts > 0 && model.num_experts % ep == 0;
 }
 
-/// The mesh of dp * tp devices, within a node or of whole nodes, as each group of tp is.
-std::optional<StageShape> mesh(int dp, int tp, const hardware::NodeGroup& group) {
-  const int devices = dp * tp, per_node = group.devices_per_node;
-  if (devices <= per_node)
-    return StageShape{.nodes = 1, .devices_per_node = devices, .dp = dp, .tp = tp};
+/// Sequences of fewer tokens are cut only where the deck lists it: users of other trainers begin
+/// there (Megatron-LM's documentation of context parallelism).
+constexpr int least_cut_tokens = 8192 + 1;
+
+bool allows_cp(const model::Config& model, const deck::SearchKeys& search, int cp) {
+  return allows(search.cp, cp) &&
+         (cp == 1 || !search.cp.empty() || model.seq_len >= least_cut_tokens);
+}
+
+/// The mesh of dp * cp * tp devices, within a node or of whole nodes, as each group of tp is.
+std::optional<StageShape> mesh(int dp, int cp, int tp, const hardware::NodeGroup& group) {
+  const std::int64_t devices = std::int64_t{dp} * cp * tp;
+  const int per_node = group.devices_per_node;
+  if (devices > group.devices()) return std::nullopt;
+  StageShape shape{.devices_per_node = int(devices), .dp = dp, .cp = cp, .tp = tp};
+  if (devices <= per_node) return shape;
   if (devices % per_node != 0 || (per_node % tp != 0 && tp % per_node != 0)) return std::nullopt;
-  return StageShape{.nodes = devices / per_node, .devices_per_node = per_node, .dp = dp, .tp = tp};
+  shape.nodes = int(devices / per_node);
+  shape.devices_per_node = per_node;
+  return shape;
 }
 
 /// Whether some pipeline that the search tries may have a stage of so many devices.
@@ -50,6 +65,31 @@ bool fits_some_pipeline(int devices, const model::Config& model, const hardware:
 }
 
 }  // namespace
+
+std::string context_fault(const model::Config& model, int cp, int tp, int microbatch) {
+  if (cp == 1) return {};
+  if (microbatch != 1)
+    return fmt::format("microbatch must be 1 where cp = {} ranks share a sequence, found {}", cp,
+                       microbatch);
+  if (model.seq_len % cp != 0)
+    return fmt::format("cp = {} must divide seq_len = {}", cp, model.seq_len);
+  const int heads = model.num_heads / tp, keys = model.kv_heads() / tp;
+  if (model.kv_heads() % tp != 0)
+    return fmt::format("tp = {} must divide the {} key heads where cp > 1", tp, model.kv_heads());
+  if (heads % cp != 0)
+    return fmt::format("cp = {} must divide the {} heads of a tensor-parallel rank", cp, heads);
+  if (keys % cp != 0 && cp % keys != 0)
+    return fmt::format(
+        "cp = {} must divide the {} key heads of a tensor-parallel rank, or be a "
+        "multiple of them",
+        cp, keys);
+  if (model.balance_loss > 0.0)
+    return fmt::format(
+        "cp must be 1 where balance_loss > 0 counts the experts of whole sequences, "
+        "found {}",
+        cp);
+  return {};
+}
 
 bool may_hold(int num_stages, int devices, const hardware::Cluster& cluster,
               const deck::SearchKeys& search) {
@@ -66,17 +106,21 @@ std::vector<StageShape> stage_shapes(const model::Config& model, int global_batc
   for (int tp = 1; tp <= nodes.devices(); ++tp) {
     if (!allows_tp(search, tp, nodes.devices_per_node)) continue;
     if (model.num_heads % tp != 0) continue;
-    for (int dp : divisors(global_batch)) {
-      if (!allows(search.dp, dp) || dp > nodes.devices() / tp) continue;
-      std::optional<StageShape> shape = mesh(dp, tp, nodes);
-      if (!shape || !fits_some_pipeline(shape->devices(), model, cluster, search)) continue;
-      for (int microbatch : divisors(global_batch / dp)) {
-        if (!allows_microbatch(search, microbatch)) continue;
-        if (std::int64_t{microbatch} * model.seq_len % tp != 0) continue;
-        shape->microbatch = microbatch;
-        for (const int ep : std::set{1, tp}) {
-          shape->ep = ep;
-          if (allows_ep(model, search, tp, ep)) found.push_back(*shape);
+    for (int cp = 1; cp <= nodes.devices() / tp; ++cp) {
+      if (!allows_cp(model, search, cp) || !context_fault(model, cp, tp, 1).empty()) continue;
+      for (int dp : divisors(global_batch)) {
+        if (!allows(search.dp, dp)) continue;
+        std::optional<StageShape> shape = mesh(dp, cp, tp, nodes);
+        if (!shape || !fits_some_pipeline(shape->devices(), model, cluster, search)) continue;
+        for (int microbatch : divisors(global_batch / dp)) {
+          if (!allows_microbatch(search, microbatch)) continue;
+          if (!context_fault(model, cp, tp, microbatch).empty()) continue;
+          if (std::int64_t{microbatch} * model.seq_len / cp % tp != 0) continue;
+          shape->microbatch = microbatch;
+          for (const int ep : std::set{1, tp}) {
+            shape->ep = ep;
+            if (allows_ep(model, search, tp, ep)) found.push_back(*shape);
+          }
         }
       }
     }

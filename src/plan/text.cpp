@@ -26,8 +26,10 @@ Plan read(const deck::Document& document) {
           plan.order.chunks, plan.num_stages());
   std::int64_t devices = 0;
   for (const Stage& stage : plan.stages) {
-    const std::int64_t of_stage = std::int64_t{stage.dp} * stage.tp;
-    require(of_stage <= most_devices && (devices += of_stage) <= most_devices, Failure::input,
+    const std::int64_t data_ranks = std::int64_t{stage.dp} * stage.cp;
+    const bool few = data_ranks <= most_devices && data_ranks * stage.tp <= most_devices;
+    if (few) devices += data_ranks * stage.tp;
+    require(few && devices <= most_devices, Failure::input,
             "{}: the stages of a plan may use {} devices, these use more", document.origin(),
             most_devices);
   }

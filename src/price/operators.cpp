@@ -158,11 +158,11 @@ bool in_run(const model::Segment& segment, Pass pass, const model::Run& run, int
 
 double segment_s(const model::Config& model, const hardware::Profile& profile,
                  model::SegmentKind kind, Pass pass, const model::Split& split, int run) {
-  const model::Segment segment = model::segment(model, kind);
+  const model::Segment segment = model::segment(model, kind, split.cuts_sequences());
   const Values values = split.values();
   const bool forward = pass == Pass::forward || pass == Pass::recompute;
   const std::vector<model::Run> runs =
-      forward ? model::forward_runs(segment, split.tp) : model::backward_runs(segment, split.tp);
+      forward ? model::forward_runs(segment, split) : model::backward_runs(segment, split);
   const bool all = run == all_runs || runs.size() == 1;
   // Where a layer's last segment is recomputed nobody reads its output.
   const bool no_output = pass == Pass::recompute &&
@@ -202,7 +202,8 @@ std::vector<OperatorPrice> operator_prices(const plan::Plan& plan, const model::
     Values values = s.split().values();
     values.emplace("dp", s.dp);
     for (const model::SegmentKind kind : model::segment_kinds(model))
-      for (const model::Operator& op : model::segment(model, kind).operators) {
+      for (const model::Operator& op :
+           model::segment(model, kind, s.split().cuts_sequences()).operators) {
         if (model::is_exchange(op.kind)) continue;
         prices.push_back({on + model::name(kind) + (" " + op.name), model::name(op.kind),
                           dims_of(op, values), operator_time(model, profile, op, false, values),

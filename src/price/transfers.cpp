@@ -62,7 +62,7 @@ double disk_write_s(const hardware::Profile& profile, double bytes) {
 }
 
 Ranks ranks(const plan::Stage& stage, model::AxisSet axes) {
-  const auto [nodes, per_node] = plan::mesh(stage).spread(axes, stage.devices_per_node);
+  const auto [nodes, per_node] = plan::mesh(stage, axes).spread(axes, stage.devices_per_node);
   return {nodes, per_node};
 }
 

@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <map>
 #include <set>
@@ -85,13 +86,16 @@ std::string binding(const device::Processor& processor) {
 
 /// "; tp 1: b 1 2 4; tp 2: b 2 4"
 std::string describe(const std::vector<Split>& splits) {
-  std::map<std::pair<int, int>, std::set<int>> microbatches;
-  for (const Split& split : splits) microbatches[{split.tp, split.ep}].insert(split.microbatch);
+  std::map<std::array<int, 3>, std::set<int>> microbatches;
+  for (const Split& split : splits)
+    microbatches[{split.tp, split.ep, split.cp}].insert(split.microbatch);
   std::string text;
+  const auto if_used = [](const char* name, int degree) {
+    return degree > 1 ? fmt::format(" {} {}", name, degree) : "";
+  };
   for (const auto& [degrees, all] : microbatches)
-    text += fmt::format("; tp {}{}: b {}", degrees.first,
-                        degrees.second > 1 ? fmt::format(" ep {}", degrees.second) : "",
-                        fmt::join(all, " "));
+    text += fmt::format("; tp {}{}{}: b {}", degrees[0], if_used("ep", degrees[1]),
+                        if_used("cp", degrees[2]), fmt::join(all, " "));
   return text;
 }
 

@@ -87,7 +87,8 @@ class Choice {
   Choice(const model::Config& model, const Shapes& shapes, const Limits& limits)
       : model_(model), shapes_(shapes), limits_(limits) {}
 
-  void add(const model::Operator& op);
+  /// @param cuts_sequences  the operator is of the list for splits that do, else for others
+  void add(const model::Operator& op, bool cuts_sequences);
   void add_update();
   Chosen chosen() { return std::move(chosen_); }
 
@@ -111,17 +112,18 @@ bool Choice::is_of_use(const model::Operator& op, const Values& values) const {
   return fp32_share * op.forward_bytes.evaluate(values) <= double(limits_.memory_bytes);
 }
 
-void Choice::add(const model::Operator& op) {
+void Choice::add(const model::Operator& op, bool cuts_sequences) {
   std::int64_t least_bytes = std::numeric_limits<std::int64_t>::max();
   bool of_use = false;
   for (const Split& split : shapes_.splits) {
+    if (split.cuts_sequences() != cuts_sequences) continue;
     const Values values = split.values();
     const auto dims = whole_dims(op, values);
     if (!dims || !is_of_use(op, values)) continue;
     const Item item{
         .kind = op.kind,
         .dims = *dims,
-        .tokens = std::int64_t(split.microbatch) * model_.seq_len,
+        .tokens = std::int64_t(split.microbatch) * model_.seq_len / split.cp,
         .flops = op.forward_flops.evaluate(values) + op.backward_flops.evaluate(values),
         .bytes = op.forward_bytes.evaluate(values) + op.backward_bytes.evaluate(values)};
     const std::int64_t bytes = operand_bytes(item, model_);
@@ -161,9 +163,10 @@ std::int64_t largest_block_elements(const model::Config& model) {
 
 Chosen choose_operators(const model::Config& model, const Shapes& shapes, const Limits& limits) {
   Choice choice(model, shapes, limits);
-  for (SegmentKind kind : model::segment_kinds(model))
-    for (const model::Operator& op : model::segment(model, kind).operators)
-      if (!model::is_exchange(op.kind)) choice.add(op);
+  for (const bool cuts_sequences : {false, true})
+    for (SegmentKind kind : model::segment_kinds(model))
+      for (const model::Operator& op : model::segment(model, kind, cuts_sequences).operators)
+        if (!model::is_exchange(op.kind)) choice.add(op, cuts_sequences);
   choice.add_update();
   return choice.chosen();
 }

@@ -166,6 +166,11 @@ engine::KernelCall<Storage> call_of(Maker<Storage> make, const Item& item,
       activation(d[0], 2 * d[1], d[1]);
       if (model.num_experts > 0) c.gates = c.d_gates = make.wide_vector(d[0]);
       break;
+    case OperatorKind::cut_heads:
+    case OperatorKind::join_heads:
+      activation(d[0], d[1], d[1]);
+      c.heads = {{kernels::HeadBlocks::Block{int(d[1])}}};
+      break;
     case OperatorKind::embedding:
       c.tokens = make.tokens(d[0], d[2]);
       c.weight = make.matrix(d[2], d[1]), c.d_weight = make.wide_matrix(d[2], d[1]);

@@ -63,7 +63,9 @@ double TaskTimes::work_s(const Key& key) const {
     return price::segment_s(model_, profile, key.segment, pass, stage.split(),
                             all_of_it ? price::all_runs : key.run);
   };
-  const auto saved = [&] { return model::segment(model_, key.segment).saved; };
+  const auto saved = [&] {
+    return model::segment(model_, key.segment, stage.split().cuts_sequences()).saved;
+  };
   const auto collective_s = [&](Collective collective) {
     return price::collective_s(profile, collective, key.ranks, bytes);
   };

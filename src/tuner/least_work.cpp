@@ -44,16 +44,15 @@ double least_work_s(const std::vector<PipelineConfig>& configs, const model::Con
   // Seconds of a sequence in each part on one device, by group and split.
   std::map<std::pair<int, model::Split>, std::vector<double>> known;
   const auto work_s = [&](const Layout& layout) -> const std::vector<double>& {
-    const model::Split split{.tp = layout.tp, .microbatch = layout.microbatch, .ep = layout.ep};
+    const model::Split split = stage_of(layout, {}).split();
     const auto [entry, fresh] = known.try_emplace({layout.group, split});
     for (std::size_t i = 0; fresh && i < parts.size(); ++i) {
       const auto seconds = [&](price::Pass pass) {
         return price::segment_s(model, machine.profile(layout.group), parts[i].kind, pass, split);
       };
-      const double pieces = parts[i].kind == model::SegmentKind::head
-                                ? head_pieces.evaluate({{"b", layout.microbatch}})
-                                : 1.0;
-      entry->second.push_back(pieces * layout.tp / layout.microbatch *
+      const double pieces =
+          parts[i].kind == model::SegmentKind::head ? head_pieces.evaluate(split.values()) : 1.0;
+      entry->second.push_back(pieces * layout.tp * layout.cp / layout.microbatch *
                               (parts[i].forwards * seconds(price::Pass::forward) +
                                parts[i].backwards * seconds(price::Pass::stored_backward)));
     }

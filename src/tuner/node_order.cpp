@@ -115,7 +115,7 @@ double least_times(const Layout& layout, const hardware::Cluster& cluster,
                    const hardware::Machine& machine) {
   // Groups of tp over nodes are on some of them only.
   if (cluster.num_groups() > 1 || layout.nodes < cluster.nodes() ||
-      layout.tp > layout.devices_per_node)
+      layout.tp * layout.cp > layout.devices_per_node)
     return 1.0;
   return price::times_as_long(machine.profile(0), as_given(std::size_t(cluster.nodes())));
 }

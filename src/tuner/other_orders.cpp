@@ -44,14 +44,15 @@ OtherOrders::OtherOrders(const SearchInput& input, WorkerPool& workers,
       num_configs_(int(configs.size())),
       searcher_(without_progress(input), workers, std::move(configs)) {}
 
-OtherOrders::Kind OtherOrders::kind_of(int microbatches, plan::Order order, int dp, int tp) {
+OtherOrders::Kind OtherOrders::kind_of(int microbatches, plan::Order order, int dp, int cp,
+                                       int tp) {
   order.run_ahead = 1;
-  return {microbatches, order, dp, tp};
+  return {microbatches, order, dp, cp, tp};
 }
 
 OtherOrders::Kind OtherOrders::kind_of(const plan::Plan& plan) {
   const plan::Stage& stage = plan.stages[0];
-  return kind_of(plan.microbatches, plan.order, stage.dp, stage.tp);
+  return kind_of(plan.microbatches, plan.order, stage.dp, stage.cp, stage.tp);
 }
 
 std::vector<PipelineConfig> OtherOrders::configs_of(const SearchInput& input,
@@ -61,7 +62,8 @@ std::vector<PipelineConfig> OtherOrders::configs_of(const SearchInput& input,
   if (like)
     std::erase_if(configs, [&](const PipelineConfig& config) {
       const Layout& layout = config.layouts[0];
-      return kind_of(config.microbatches, config.order, layout.dp, layout.tp) != kind_of(*like);
+      return kind_of(config.microbatches, config.order, layout.dp, layout.cp, layout.tp) !=
+             kind_of(*like);
     });
   return configs;
 }

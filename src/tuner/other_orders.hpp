@@ -43,9 +43,9 @@ class OtherOrders {
 
  private:
   OtherOrders(const SearchInput& input, WorkerPool& workers, std::vector<PipelineConfig> configs);
-  /// Microbatches, order without run-ahead, dp, tp.
-  using Kind = std::tuple<int, plan::Order, int, int>;
-  static Kind kind_of(int microbatches, plan::Order order, int dp, int tp);
+  /// Microbatches, order without run-ahead, dp, cp, tp.
+  using Kind = std::tuple<int, plan::Order, int, int, int>;
+  static Kind kind_of(int microbatches, plan::Order order, int dp, int cp, int tp);
   static Kind kind_of(const plan::Plan& plan);
   static std::vector<PipelineConfig> configs_of(const SearchInput& input, const plan::Plan* like);
 

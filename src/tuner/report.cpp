@@ -168,15 +168,18 @@ std::string summary(const plan::Plan& plan) {
   const std::string kept = stored > 0 ? fmt::format("  stored {}", stored) : "";
   const std::string order =
       plan.order.is_1f1b() ? "" : fmt::format(" ({})", plan::order_text(plan));
-  const std::string experts =
-      std::ranges::any_of(plan.stages, [](const plan::Stage& s) { return s.ep > 1; })
-          ? "  ep " + of_stages(plan, &Stage::ep)
-          : "";
+  const auto if_used = [&](const char* name, int Stage::*degree) {
+    const auto uses = [&](const plan::Stage& s) { return s.*degree > 1; };
+    return std::ranges::any_of(plan.stages, uses)
+               ? fmt::format("  {} {}", name, of_stages(plan, degree))
+               : "";
+  };
   return fmt::format(
-      "S {}{}{}  dp {}  tp {}{}  b {}  G {}  ZeRO {}{}  recomputed {}{}  offload {}{}{}",
+      "S {}{}{}  dp {}{}  tp {}{}  b {}  G {}  ZeRO {}{}  recomputed {}{}  offload {}{}{}",
       plan.pipeline_size(), order, on_groups(plan), of_stages(plan, &Stage::dp),
-      of_stages(plan, &Stage::tp), experts, of_stages(plan, &Stage::microbatch), plan.microbatches,
-      most.zero_level, replicas, recomputed, kept, plan::ratios(most, false), disk, host);
+      if_used("cp", &Stage::cp), of_stages(plan, &Stage::tp), if_used("ep", &Stage::ep),
+      of_stages(plan, &Stage::microbatch), plan.microbatches, most.zero_level, replicas, recomputed,
+      kept, plan::ratios(most, false), disk, host);
 }
 
 std::string report(const Result& result, const hardware::Cluster& cluster, std::size_t columns) {

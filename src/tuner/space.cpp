@@ -29,6 +29,7 @@ void add_layouts(const model::Config& model, int global_batch, const hardware::C
          .devices_per_node = shape.devices_per_node,
          .microbatch = shape.microbatch,
          .dp = shape.dp,
+         .cp = shape.cp,
          .tp = shape.tp,
          .ep = shape.ep,
          .disk = disk,
@@ -70,6 +71,7 @@ plan::Stage stage_of(const Layout& mesh, const std::string& group) {
           .devices_per_node = mesh.devices_per_node,
           .microbatch = mesh.microbatch,
           .dp = mesh.dp,
+          .cp = mesh.cp,
           .tp = mesh.tp,
           .ep = mesh.ep,
           .group = group};

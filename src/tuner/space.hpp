@@ -24,6 +24,7 @@ struct Layout {
   int devices_per_node = 1;
   int microbatch = 1;
   int dp = 1;
+  int cp = 1;
   int tp = 1;
   int ep = 1;
   bool disk = false;         ///< its nodes have one that a search may use

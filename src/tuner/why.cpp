@@ -361,9 +361,10 @@ std::pair<plan::Plan, Placement> smallest_that_fits(const SearchInput& input, Wo
     throw Infeasible("memory", "no plan fits" + advice);
   throw Infeasible(
       "split",
-      fmt::format("no plan: stages, dp, tp and microbatch of [search] leave no way to split {} "
-                  "layers, a global batch of {} and {} devices{}",
-                  input.model.num_layers, input.global_batch, input.cluster.text(), advice));
+      fmt::format(
+          "no plan: stages, dp, cp, tp, ep and microbatch of [search] leave no way to split {} "
+          "layers, a global batch of {} and {} devices{}",
+          input.model.num_layers, input.global_batch, input.cluster.text(), advice));
 }
 
 void nothing_found(const SearchInput& input, const Searcher& searcher, int refused) {

@@ -15,14 +15,15 @@ Context::Context(const plan::Plan& plan_, const model::Config& model_, int rank_
       stages(plan::stages_beside(plan, place.stage)),
       sharded(plan::sharded(stage)),
       blocks(model::blocks(model)),
-      batch_bytes(std::int64_t(stage.microbatch) * model.seq_len * model::token_bytes),
+      sequences_bytes(std::int64_t(stage.microbatch) * model.seq_len * model::token_bytes),
+      batch_bytes(sequences_bytes / stage.cp),
       stream_bytes(value(model::stream_bytes(model))),
       stream_shard_bytes(value(model::stream_shard_bytes(model))) {
   for (int index : stages)
     for (auto [block, last] = plan::block_range(plan, index); block <= last; ++block)
       stage_of_block[block] = index;
   for (SegmentKind kind : model::segment_kinds(model)) {
-    const model::Segment segment = model::segment(model, kind);
+    const model::Segment segment = model::segment(model, kind, stage.split().cuts_sequences());
     SegmentBytes& bytes = segments[kind];
     for (const model::Saved& saved : segment.saved)
       if (const std::int64_t size = value(saved.bytes()); size > 0)
@@ -36,8 +37,8 @@ Context::Context(const plan::Plan& plan_, const model::Config& model_, int rank_
 }
 
 void Context::add_exchanges(SegmentBytes& bytes, const model::Segment& segment) const {
-  bytes.forward_runs = model::forward_runs(segment, stage.tp);
-  bytes.backward_runs = model::backward_runs(segment, stage.tp);
+  bytes.forward_runs = model::forward_runs(segment, stage.split());
+  bytes.backward_runs = model::backward_runs(segment, stage.split());
   bytes.cuts_output = stage.tp > 1 && !segment.tensor(model::TensorId::output).cut.empty();
   const auto place = [&](model::TensorId id, const model::Expr& offset) {
     const model::Tensor& tensor = segment.tensor(id);

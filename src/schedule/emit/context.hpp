@@ -65,11 +65,12 @@ struct Context {
   plan::Sharded<bool> sharded;
   std::vector<model::Block> blocks;
   std::map<SegmentKind, SegmentBytes> segments;
-  std::int64_t batch_bytes;         ///< tokens of a microbatch
+  std::int64_t sequences_bytes;     ///< tokens of a microbatch's sequences
+  std::int64_t batch_bytes;         ///< ... of them those of this rank
   std::int64_t stream_bytes;        ///< the residual stream of a microbatch
   std::int64_t stream_shard_bytes;  ///< ... on one tensor-parallel rank
 
-  /// An expression's value for this stage's b and tp.
+  /// An expression's value for this stage's split.
   std::int64_t value(const model::Expr& expression) const;
 
   const model::Block& block(int index) const { return blocks[index]; }

@@ -352,7 +352,9 @@ void Passes::add_grads(std::vector<Operand>& operands, const Slot& slot, bool re
 
 void Passes::add_documents(std::vector<Operand>& operands, const Slot& slot, SegmentKind kind) {
   if (context_.model.reads_documents(kind))
-    operands.push_back(reads(Role::documents, tokens(persistent_.documents, slot, kind)));
+    operands.push_back(reads(Role::documents,
+                             Part(persistent_.documents, slot.microbatch * context_.sequences_bytes,
+                                  context_.sequences_bytes)));
 }
 
 BufferId Passes::add_workspace(std::vector<Operand>& operands, const Slot& slot,

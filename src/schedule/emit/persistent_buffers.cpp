@@ -76,7 +76,7 @@ PersistentBuffers::PersistentBuffers(const Context& context, ProgramBuilder& bui
 
   if (context.model.tied_head) {
     const model::Layout largest =
-        model::layout(context.block(0), context.stage.tp, 0, context.stage.dp);
+        model::layout(context.block(0), context.stage.tp, 0, context.stage.data_ranks());
     const model::Piece& table = largest.piece(context.block(0), ".token");
     token_table = {table.first, table.elements};
   }
@@ -100,7 +100,9 @@ PersistentBuffers::PersistentBuffers(const Context& context, ProgramBuilder& bui
     targets = rest("targets", Content::batch, all_batches);
     loss = rest("loss", Content::totals, 2 * sizeof(double));
   }
-  if (context.model.isolated) documents = rest("documents", Content::batch, all_batches);
+  if (context.model.isolated)
+    documents =
+        rest("documents", Content::batch, context.sequences_bytes * context.plan.microbatches);
   totals = rest("totals", Content::totals, 2 * sizeof(double));
 }
 

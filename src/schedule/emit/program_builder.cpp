@@ -77,7 +77,8 @@ void ProgramBuilder::receive(const Slot& slot, Channel channel, int peer, Part p
 }
 
 Channel ProgramBuilder::channel(Operation operation, const TaskDetails& details) const {
-  const bool over_tp = details.group == model::Axis::tp || context_.options.one_collective;
+  const bool over_tp = details.group == model::Axis::tp || details.group == model::Axis::cp ||
+                       context_.options.one_collective;
   if (!details.group.empty()) return over_tp ? Channel::collective_tp : Channel::collective_dp;
   switch (operation) {
     case Operation::copy_in: return Channel::h2d;

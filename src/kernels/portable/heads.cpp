@@ -1,0 +1,72 @@
+#include "kernels/heads.hpp"
+
+#include "kernels/portable/launch.hpp"
+
+namespace brume::kernels {
+
+/// The place of a column of a block matrix among the parts that have it.
+struct PartColumn {
+  int first_part, sharing, column;
+};
+
+namespace {
+
+KOKKOS_INLINE_FUNCTION PartColumn part_column(const HeadBlocks& heads, int column) {
+  int before = 0;
+  for (int b = 0;; ++b) {
+    const HeadBlocks::Block& block = heads.blocks[std::size_t(b)];
+    const int width = block.width(), sharing = heads.parts / block.ranges;
+    if (column < block.columns || b == 2)
+      return {column / width * sharing, sharing, before + column % width};
+    column -= block.columns;
+    before += width;
+  }
+}
+
+}  // namespace
+
+template <class Storage>
+void cut_heads(ConstMatrixOf<Storage> x, const HeadBlocks& blocks, MatrixOf<Storage> y) {
+  promise_heads("cut_heads", x, blocks, y);
+  const std::int64_t tokens = x.extent_int(0);
+  Storage* const parts = y.data();
+  for_each_row(
+      "cut_heads", x.extent(0), KOKKOS_LAMBDA(const Team& team) {
+        const int n = team.league_rank();
+        along(
+            team, x.extent_int(1), [&](int c) { return x(n, c); },
+            [&](int c, Storage value) {
+              const PartColumn at = part_column(blocks, c);
+              for (int p = at.first_part; p < at.first_part + at.sharing; ++p)
+                parts[(p * tokens + n) * blocks.width() + at.column] = value;
+            });
+      });
+}
+
+template <class Storage>
+void join_heads(ConstMatrixOf<Storage> y, const HeadBlocks& blocks, MatrixOf<Storage> x) {
+  promise_heads("join_heads", x, blocks, y);
+  const std::int64_t tokens = x.extent_int(0);
+  const Storage* const parts = y.data();
+  for_each_row(
+      "join_heads", x.extent(0), KOKKOS_LAMBDA(const Team& team) {
+        const int n = team.league_rank();
+        along(
+            team, x.extent_int(1),
+            [&](int c) {
+              const PartColumn at = part_column(blocks, c);
+              const auto of_part = [&](int p) {
+                return parts[(p * tokens + n) * blocks.width() + at.column];
+              };
+              Storage sum = of_part(at.first_part);
+              for (int p = at.first_part + 1; p < at.first_part + at.sharing; ++p)
+                sum = Storage(float(sum) + float(of_part(p)));
+              return sum;
+            },
+            [&](int c, Storage value) { x(n, c) = value; });
+      });
+}
+
+}  // namespace brume::kernels
+
+#include "kernels/instances/heads.hpp"
