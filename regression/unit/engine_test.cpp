@@ -184,7 +184,8 @@ TEST_P(InterleavedContract, RandomPlanTrainsLikeOneRank) {
   model.isolated = i % 4 == 0;
   model.exchanges_normed = i % 3 == 2;
   if (i % 5 == 2) test::adapt(i, model);
-  const plan::Plan plan = test::interleaved_plan(random, model, 8);
+  plan::Plan plan = test::interleaved_plan(random, model, 8);
+  if (i % 2 == 1) test::share_sequences(model, plan, 1);
   expect_contract(model, plan, test::head_tokens(i));
 }
 
@@ -209,6 +210,7 @@ TEST_P(ZeroBubbleContract, RandomPlanTrainsAsWithWholeBackwards) {
   if (i % 4 == 3) test::freeze(model, "mlp");
   if (i % 4 == 2) test::adapt(i, model);
   plan::Plan plan = test::zero_bubble_plan(random, model, 8);
+  if (i % 2 == 0) test::share_sequences(model, plan, 1);
   const test::TokenFixture tokens(model.vocab_size);
   const data::Sampler data = tokens.sampler(model.seq_len, model.isolated);
   const Settings settings = test::contract_settings(6);

@@ -60,10 +60,11 @@ class NarrowContract : public ::testing::TestWithParam<std::tuple<model::Precisi
   static inline std::map<Key, Spread> seen_;
 };
 
-// The stream of a plan with tensor parallelism is cut: a sum over ranks that is rounded. So within
-// one step it differs from the one rank's. In 20 steps roundings of weights tip over, and where
-// training jumps for a step they show most, so the median has a bound of its own. What 160 trials
-// differed by at most, with ONEDNN_MAX_CPU_ISA =
+// The stream of a plan with tensor parallelism is cut: a sum over ranks that is rounded. So are
+// gradients of key heads that ranks of a sequence share. So within one step it differs from the one
+// rank's. In 20 steps roundings of weights tip over, and where training jumps for a step they show
+// most, so the median has a bound of its own. What 160 trials differed by at most, with
+// ONEDNN_MAX_CPU_ISA =
 //
 //                         AVX2     AVX512_CORE, AVX512_CORE_BF16   AVX512_CORE_AMX
 //   bf16 first, cut       6.8e-5   6.8e-5                          6.8e-5     (norm: all 1.6e-3)
@@ -159,7 +160,8 @@ std::pair<bool, Spread> expect_narrow(model::Precision precision, model::Config 
   const plan::Plan alone = test::one_rank_plan(model, plan.global_batch);
   const test::TokenFixture tokens(model.vocab_size, false);  // what was measured learned them all
   const data::Sampler data = tokens.sampler(model.seq_len);
-  const bool cut = std::ranges::any_of(plan.stages, [](const auto& stage) { return stage.tp > 1; });
+  const bool cut = std::ranges::any_of(
+      plan.stages, [](const auto& stage) { return stage.tp > 1 || stage.cp > 1; });
   const Spread& usual = measured(precision, cut);
   const std::string both = model::text(model) + "\n" + plan::text(plan);
   const model::Config wide = model;
@@ -212,6 +214,23 @@ TEST_P(NarrowContract, RandomPlanTrainsLikeOneRank) {
 INSTANTIATE_TEST_SUITE_P(Engine, NarrowContract,
                          ::testing::Combine(::testing::Values(bf16, fp16, fp8),
                                             ::testing::Range(0, test::trials(6))));
+
+class SharedSequencesNarrow : public ::testing::TestWithParam<int> {};
+
+TEST_P(SharedSequencesNarrow, RandomPlanTrainsLikeOneRank) {
+  constexpr std::array precisions{bf16, fp16, fp8};
+  const int i = GetParam();
+  std::mt19937 random(unsigned(i) * 32452843 + 37);
+  model::Config model;
+  plan::Plan plan;
+  do {
+    model = i % 2 == 0 ? test::random_family_model(random) : test::random_model(random);
+    plan = test::random_plan(random, model, 8);
+  } while (!test::share_sequences(model, plan, 1 + i % 2));
+  expect_narrow(precisions[std::size_t(i) % precisions.size()], model, plan, test::head_tokens(i));
+}
+
+INSTANTIATE_TEST_SUITE_P(Engine, SharedSequencesNarrow, ::testing::Range(0, test::trials(6)));
 
 class InterleavedNarrow : public ::testing::TestWithParam<int> {};
 
