@@ -19,10 +19,11 @@ class StreamContract : public ::testing::TestWithParam<int> {};
 TEST_P(StreamContract, RandomPlanTrainsLikeOneRank) {
   std::mt19937 random(unsigned(GetParam()) * 7919 + 13);
   model::Config model = test::random_model(random);
-  const plan::Plan plan = GetParam() % 6 == 5   ? test::zero_bubble_plan(random, model, 6)
-                          : GetParam() % 3 == 2 ? test::interleaved_plan(random, model, 6)
-                          : GetParam() % 2 == 0 ? test::random_plan(random, model, 4)
-                                                : test::mixed_plan(random, model, 6);
+  plan::Plan plan = GetParam() % 6 == 5   ? test::zero_bubble_plan(random, model, 6)
+                    : GetParam() % 3 == 2 ? test::interleaved_plan(random, model, 6)
+                    : GetParam() % 2 == 0 ? test::random_plan(random, model, 4)
+                                          : test::mixed_plan(random, model, 6);
+  if (GetParam() % 2 == 1) test::share_sequences(model, plan, 1);
   const test::TokenFixture tokens(model.vocab_size);
   const data::Sampler data = tokens.sampler(model.seq_len);
   Settings settings = test::contract_settings(4);

@@ -16,9 +16,9 @@ plan::Plan plan_of(int stages, int dp, int tp, const plan::Stage& knobs) {
     plan::Stage stage = knobs;
     stage.layers = 4 / stages;
     stage.first_layer = s * stage.layers;
-    stage.devices_per_node = dp * tp;
     stage.dp = dp;
     stage.tp = tp;
+    stage.devices_per_node = stage.devices();
     plan.stages.push_back(stage);
   }
   return plan;
@@ -47,6 +47,8 @@ TEST(OnGpu, KnobsAloneAndTogetherTrainLikeOneRank) {
   for (const plan::Stage& knob : knobs) plans.push_back(plan_of(1, 1, 1, knob));
   for (int level : {1, 2, 3}) plans.push_back(plan_of(1, 2, 1, {.zero_level = level}));
   for (int level : {1, 3}) plans.push_back(plan_of(1, 4, 1, {.zero_level = level, .replicas = 2}));
+  plans.push_back(plan_of(1, 2, 1, {.cp = 2, .zero_level = 3}));
+  plans.push_back(plan_of(1, 1, 2, {.cp = 2, .ckpt_layers = 2}));
   plans.push_back(plan_of(2, 2, 2,
                           {.zero_level = 3,
                            .ckpt_layers = 1,

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <span>
+
 #include "reference/embedding.hpp"
 
 namespace brume::kernels {
@@ -58,6 +60,37 @@ TEST(Embedding, PositionsBeginWithADocument) {
       expected(place, c) += dx(n, c);
     }
   EXPECT_TRUE(reference::same_bits(d_positions.values(), expected.values()));
+}
+
+// A sequence in parts of a rank each: places go on in the next one, with documents and without.
+TEST(Embedding, PositionsGoOnInTheNextPartOfASequence) {
+  constexpr int C = 7;
+  const std::vector<std::int32_t> begins{0, 0, 0, 3};
+  Array table = random_array(V, C, 1), positions = random_array(T, C, 2),
+        dx = random_array(T, C, 3);
+  for (const bool isolated : {false, true}) {
+    Array d_positions = random_array(T, C, 4), expected = d_positions;
+    for (const int first : {0, 2}) {
+      const std::span part = std::span(tokens).subspan(std::size_t(first), 2);
+      const std::vector<std::int32_t> own(part.begin(), part.end());
+      const Documents documents{.begins = isolated ? begins.data() + first : nullptr,
+                                .first = first};
+      Array x(2, C), own_dx(2, C);
+      for (int n = 0; n < 2; ++n)
+        for (int c = 0; c < C; ++c) own_dx(n, c) = dx(first + n, c);
+      embedding_forward(reference::view(own), table.matrix(), positions.matrix(), x.matrix(), {},
+                        1.0f, documents);
+      embedding_backward(reference::view(own), own_dx.matrix(), {}, d_positions.matrix(), {}, 1.0f,
+                         documents);
+      for (int n = 0; n < 2; ++n)
+        for (int c = 0; c < C; ++c) {
+          const int place = first + n - (isolated ? begins[std::size_t(first + n)] : 0);
+          EXPECT_EQ(x(n, c), table(own[std::size_t(n)], c) + positions(place, c)) << first + n;
+          expected(place, c) += own_dx(n, c);
+        }
+    }
+    EXPECT_TRUE(reference::same_bits(d_positions.values(), expected.values())) << isolated;
+  }
 }
 
 // Hundreds of tokens, no power of two of them, some outside the table: each row has the bits of the

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/error.hpp"
+#include "reference/arrays.hpp"
 
 namespace brume::kernels {
 namespace {
@@ -57,7 +58,6 @@ const std::vector<HeadBlocks> cases{
 };
 
 TYPED_TEST(Heads, EachPartHasItsRangeOfEachBlock) {
-  const Runtime runtime(1);
   for (const HeadBlocks& heads : cases) {
     constexpr int tokens = 5;
     const int columns = heads.columns(), width = heads.width();
@@ -75,7 +75,6 @@ TYPED_TEST(Heads, EachPartHasItsRangeOfEachBlock) {
 }
 
 TYPED_TEST(Heads, SharedRangesAreAddedUp) {
-  const Runtime runtime(1);
   for (const HeadBlocks& heads : cases) {
     constexpr int tokens = 5;
     const int columns = heads.columns(), width = heads.width();
@@ -95,7 +94,6 @@ TYPED_TEST(Heads, SharedRangesAreAddedUp) {
 }
 
 TEST(HeadPromises, NameBlocksThatDoNotFit) {
-  const Runtime runtime(1);
   std::vector<float> x(12), y(12);
   const auto refused = [&](const HeadBlocks& heads) {
     try {

@@ -72,6 +72,25 @@ TEST(Rope, PositionsBeginWithADocument) {
   EXPECT_LT(reference::relative_error(all.values(), c.x.doubles()), 1e-6);
 }
 
+// A sequence in parts of a rank each has the bits of the whole one, with documents and without.
+TEST(Rope, PositionsGoOnInTheNextPartOfASequence) {
+  const std::vector<std::int32_t> begins{0, 0, 2, 2, 2, 2, 2, 7, 7};
+  const Case c({1, 9, 3, 6, 0});
+  for (const bool isolated : {false, true}) {
+    Array all = c.x;
+    rope_forward(c.table(), c.shape.head_dim, all.matrix(), {isolated ? begins.data() : nullptr});
+    for (const int first : {0, 3, 6}) {
+      Array part(3, 18);
+      for (int n = 0; n < 3; ++n)
+        for (int i = 0; i < 18; ++i) part(n, i) = c.x(first + n, i);
+      rope_forward(c.table(), c.shape.head_dim, part.matrix(),
+                   {.begins = isolated ? begins.data() + first : nullptr, .first = first});
+      for (int n = 0; n < 3; ++n)
+        for (int i = 0; i < 18; ++i) EXPECT_EQ(part(n, i), all(first + n, i)) << first + n;
+    }
+  }
+}
+
 TEST(Rope, BackwardIsTheSlopeOfTheTwin) {
   Case c({2, 3, 2, 4, 0});
   const reference::Doubles x = random_array(6, 8, 7).doubles(), dy = c.x.doubles();

@@ -82,12 +82,13 @@ void embedding_backward(ConstTokens tokens, ConstMatrixOf<Storage> dx, Matrix d_
         });
       });
   if (d_position_table.data() == nullptr) return;
-  const int length = d_position_table.extent_int(0);
-  const int step = documents.begins ? 1 : length;  // to the next token that may have a place
+  const int length = d_position_table.extent_int(0), before = int(documents.first % length);
+  const bool any = documents.begins != nullptr;  // from a first one on, any token may have a place
   for_each_row(
       "embedding_backward_positions", d_position_table.extent(0), KOKKOS_LAMBDA(const Team& team) {
         const int t = team.league_rank();
-        for (int n = t; n < count; n += step)
+        const int from = any ? (t > before ? t - before : 0) : (t + length - before) % length;
+        for (int n = from; n < count; n += any ? 1 : length)
           if (documents.place(n, length) == t)
             along(team, width, [&](int c) { d_position_table(t, c) += dx(n, c); });
       });

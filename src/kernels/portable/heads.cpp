@@ -11,16 +11,20 @@ struct PartColumn {
 
 namespace {
 
+/// Blocks are named one by one: an index that a device computes would need memory for them.
 KOKKOS_INLINE_FUNCTION PartColumn part_column(const HeadBlocks& heads, int column) {
+  HeadBlocks::Block block = heads.blocks[0];
   int before = 0;
-  for (int b = 0;; ++b) {
-    const HeadBlocks::Block& block = heads.blocks[std::size_t(b)];
-    const int width = block.width(), sharing = heads.parts / block.ranges;
-    if (column < block.columns || b == 2)
-      return {column / width * sharing, sharing, before + column % width};
+  const auto pass = [&](const HeadBlocks::Block& next) {
+    if (column < block.columns) return false;
     column -= block.columns;
-    before += width;
-  }
+    before += block.width();
+    block = next;
+    return true;
+  };
+  if (pass(heads.blocks[1])) pass(heads.blocks[2]);
+  const int width = block.width(), sharing = heads.parts / block.ranges;
+  return {column / width * sharing, sharing, before + column % width};
 }
 
 }  // namespace
