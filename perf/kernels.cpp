@@ -265,6 +265,8 @@ void measure_all(Report& report) {
   measure_vocabulary<float>(report, 256, 50304, 768);
   for (const int seq_len : {64, 256, 1024})
     for (const int head_dim : {32, 64}) measure_attention<float>(report, 2, seq_len, 6, head_dim);
+  measure_attention<float>(report, 1, 8192, 2, 64);
+  measure_attention<bfloat16>(report, 1, 8192, 2, 64);
   if (!device::on_device()) return;
   for (const auto& [inner, outer] :
        {std::pair{2048, 6144}, {2048, 2048}, {2048, 8192}, {8192, 2048}})

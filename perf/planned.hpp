@@ -27,16 +27,23 @@ inline hardware::Cluster roomy_cluster(int ranks) {
 /// Measured now, the same on all ranks. Collective over `world`.
 inline hardware::Profile measured_profile(const comm::Session& session, comm::Communicator& world,
                                           const model::Config& model,
+                                          const profiler::Shapes& shapes) {
+  const hardware::ProfileKey key =
+      profiler::key(world, session.ranks_per_node(),
+                    device::threads_per_rank(session.ranks_per_node()), model, shapes);
+  return profiler::measure(world, key, roomy_cluster(world.size()), model, shapes);
+}
+
+/// The same for tensor parallelism on as many ranks as any power of two.
+inline hardware::Profile measured_profile(const comm::Session& session, comm::Communicator& world,
+                                          const model::Config& model,
                                           const std::vector<int>& microbatches) {
   profiler::Shapes shapes{.splits = {}, .groups = {}};
   for (int size = 1; size <= world.size(); size *= 2) {
     for (int microbatch : microbatches) shapes.splits.push_back({size, microbatch});
     if (size > 1) shapes.groups.push_back(size);
   }
-  const hardware::ProfileKey key =
-      profiler::key(world, session.ranks_per_node(),
-                    device::threads_per_rank(session.ranks_per_node()), model, shapes);
-  return profiler::measure(world, key, roomy_cluster(world.size()), model, shapes);
+  return measured_profile(session, world, model, shapes);
 }
 
 }  // namespace brume::perf

@@ -1,4 +1,4 @@
-/// @file How long messages between pipeline stages take, whose b, dp and tp may differ.
+/// @file How long messages between pipeline stages take, whose b, dp, cp and tp may differ.
 #pragma once
 
 #include <functional>
@@ -39,7 +39,7 @@ class MessageTimes {
   void add(const plan::Plan& plan, Pipeline& pipeline);
 
  private:
-  /// Key: group, microbatch, dp, tp, first device of both stages; the order of the nodes.
+  /// Key: group, microbatch, dp, cp, tp, first device of both stages; the order of the nodes.
   using Key = std::vector<int>;
   struct Stream {
     double seconds;

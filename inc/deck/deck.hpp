@@ -172,6 +172,8 @@ struct SearchKeys {
   std::vector<int> microbatch = {};
   std::vector<int> run_ahead = {1, 2};
   std::vector<int> chunks = {};  ///< virtual stages per device, besides one
+  /// No key: ranks that share a sequence repeat no key head, and have two parts of it each.
+  bool paired_contexts = false;
   bool whole_rounds = false;  ///< no key: chunks only run ahead, where stages divide microbatches
   bool zero_bubble = true;    ///< backwards may be in two parts
   std::vector<int> zero_levels = {0, 1, 2, 3};

@@ -35,8 +35,9 @@ struct HeadBlocks {
 template <class Storage = float>
 void cut_heads(ConstMatrixOf<Storage> x, const HeadBlocks& blocks, MatrixOf<Storage> y);
 
-/// x from y: a range is the sum of those of its parts, in their order. Each one is the other's
-/// backward where no range is shared; for a shared one, this is the backward of `cut_heads`.
+/// x from y: a range is the sum of its parts' ranges, in their order, in fp32. Each kernel is the
+/// backward of the other one where no range is shared; else this one is the backward of
+/// `cut_heads`.
 template <class Storage = float>
 void join_heads(ConstMatrixOf<Storage> y, const HeadBlocks& blocks, MatrixOf<Storage> x);
 

@@ -22,7 +22,7 @@ struct Message {
 // of two. Each rank sends and receives in the order of the list, so its messages cannot wait for
 // each other in a circle.
 //
-// Between two stages by themselves ranks are counted in each stage, dp_rank tp + tp_rank; of a plan
+// Between two stages by themselves ranks are counted in each stage, d tp + t, d < dp cp; of a plan
 // they are those of the job.
 
 /// The messages of one microbatch from one stage to a neighbour, in tokens.
@@ -42,7 +42,7 @@ std::vector<Message> tied_weight_messages(const Plan& plan, int vocab_size);
 
 /// Its gradients, from the last stage to the first, in rows: each data-parallel rank's part of the
 /// sum goes to one data-parallel rank, each row to the tensor-parallel rank that holds it. The
-/// reduction over dp of the first stage then sums all.
+/// reduction over the first stage's ranks with the same weights then sums all.
 std::vector<Message> tied_gradient_messages(const Stage& first, const Stage& last, int vocab_size);
 std::vector<Message> tied_gradient_messages(const Plan& plan, int vocab_size);
 /// The same in two parts: what each rank of the first stage has room for beside its last backward,

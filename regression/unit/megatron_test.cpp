@@ -154,6 +154,28 @@ TEST_F(Megatron, ItsScriptSetsHowManyQueuesADeviceHas) {
   plan.stages[0].dp = 8;
   plan.stages[0].tp = 1;
   EXPECT_FALSE(script_has("CUDA_DEVICE_MAX_CONNECTIONS"));
+  plan.stages[0].dp = plan.stages[0].cp = 2;
+  plan.stages[0].tp = 2;
+  EXPECT_TRUE(script_has(one));
+  plan.stages[0].cp = 4;
+  plan.stages[0].tp = 1;
+  EXPECT_TRUE(script_has(one));
+}
+
+// 8 key heads, and sequences of 8192 tokens.
+TEST_F(Megatron, RanksThatShareASequenceHaveWholeKeyHeadsThere) {
+  plan.stages[0].tp = plan.stages[0].dp = 1;
+  plan.stages[0].cp = 8;
+  EXPECT_EQ(value("--context-parallel-size"), "8");
+  EXPECT_EQ(value("--cp-comm-type"), "a2a");
+  model.num_kv_heads = 4;
+  EXPECT_NE(refusal().find("cp = 8 that does not divide the 4 key heads"), std::string::npos);
+  model.num_kv_heads = 8;
+  model.seq_len = 8200;
+  EXPECT_NE(refusal().find("cp = 8, twice of which does not divide seq_len = 8200"),
+            std::string::npos);
+  plan.stages[0].cp = 1;
+  EXPECT_EQ(value("--context-parallel-size"), "-");
 }
 
 TEST_F(Megatron, ItsScriptAsksWhichNodeItIsOn) {
@@ -299,6 +321,23 @@ TEST_F(MegatronArguments, WhatIsExportedComesBack) {
   }
   plan.order.chunks = plan.order.run_ahead = 2;
   comes_back();
+}
+
+TEST_F(MegatronArguments, OfSharedSequencesComeBackOrAreRefused) {
+  plan.stages[0].stored_layers = 8;
+  plan.stages[0].dp = plan.stages[0].cp = 2;
+  plan.microbatches = 32;
+  const MegatronJob job = read(megatron_script(deck, model, plan));
+  EXPECT_EQ(plan::text(job.plan), plan::text(plan));
+  EXPECT_EQ(job.notes, std::vector<std::string>{});
+  std::string one = few + std::string("--context-parallel-size ");
+  one.replace(one.find("--micro-batch-size 2"), 20, "--micro-batch-size 1");
+  EXPECT_EQ(read(one + "2").plan.stages[0].cp, 2);
+  EXPECT_NE(refusal_of(one + "3").find("cp = 3 must divide seq_len = 128"), std::string::npos)
+      << refusal_of(one + "3");
+  EXPECT_NE(refusal_of(few + std::string("--context-parallel-size 2"))
+                .find("microbatch must be 1 where cp = 2"),
+            std::string::npos);
 }
 
 TEST_F(MegatronArguments, OfExpertsComeBack) {

@@ -143,8 +143,10 @@ std::string formulas(const StageExpressions& stage, const Values& values, int mi
 
 /// What formulas are made of.
 constexpr const char* legend =
-    "in formulas: SEGMENT_forward(b, tp) and SEGMENT_backward(b, tp) are the times of b sequences "
-    "on each of tp devices, sums of the operators below; collectives are of (nodes, devices a "
+    "in formulas: SEGMENT_forward(b, tp, cp) and SEGMENT_backward(b, tp, cp), of experts also of "
+    "ep, "
+    "are the times of b sequences on each of tp cp devices, sums of the operators below; "
+    "collectives are of (nodes, devices a "
     "node, bytes), copies of (bytes), norm and update of (bytes) and (elements); "
     "overlapped(compute, "
     "communication, copies in, copies out, ...) is how long they take that start together, and "

@@ -5,7 +5,7 @@
 
 namespace brume::analyzer {
 
-/// A layer's passes: compute, exposed tensor-parallel collectives, activation copies.
+/// A layer's passes: compute, exposed collectives over tp and cp, activation copies.
 struct LayerCosts {
   Expr forward_s, backward_s;            ///< compute
   Expr forward_tp_s, backward_tp_s;      ///< collectives

@@ -440,15 +440,15 @@ void StageTimeBuilder::tails(TimeTerms& terms) const {
   terms.last_tail_s.push_back({"transfers after the last backward", backward_s(Microbatch::last)});
 }
 
-/// Over tp most of it stands in the passes, over dp it runs beside them.
+/// Over tp and cp most of it stands in the passes, over dp it runs beside them.
 void StageTimeBuilder::communication(TimeTerms& terms) const {
   const auto tp_s = [](const LayerCosts& layer) {
     return layer.forward_tp_s + layer.backward_tp_s + layer.inputs_tp_s;
   };
   const Expr c = min(v_.c, trained_layers());
-  terms.communication_s.push_back({"over tp", (trained_layers() - c) * tp_s(selective_) +
-                                                  c * tp_s(recomputed_) +
-                                                  frozen() * selective_.forward_tp_s});
+  terms.communication_s.push_back({"over tp and cp", (trained_layers() - c) * tp_s(selective_) +
+                                                         c * tp_s(recomputed_) +
+                                                         frozen() * selective_.forward_tp_s});
   Load over_dp = (v_.l + trained_layers()) * block_.weights + trained_layers() * block_.grads;
   if (role_.first) over_dp += embedding_.weights + embedding_.grads;
   if (role_.last) over_dp += head_.weights + head_.grads;

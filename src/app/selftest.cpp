@@ -199,7 +199,8 @@ hardware::Profile measure(comm::Communicator& world, int ranks_per_node,
     if (world.size() % ranks != 0) continue;
     shapes.groups.push_back(ranks);
     if (ranks <= ranks_per_node && model.num_heads % ranks == 0)
-      shapes.splits.push_back({.tp = ranks, .microbatch = microbatch});
+      shapes.splits.insert(shapes.splits.end(), {{.tp = ranks, .microbatch = microbatch},
+                                                 {.microbatch = 1, .cp = ranks}});
   }
   return profiler::measure(
       world,
@@ -233,6 +234,13 @@ std::vector<Named> test_plans(const model::Config& model, int ranks, int ranks_p
             stages = largest(model.num_layers, ranks);
   std::vector<Named> plans{{"data", test_plan(model, ranks, 1, 1)}};
   if (tp > 1) plans.push_back({"tensor", test_plan(model, ranks, 1, tp)});
+  if (plan::context_fault(model, tp, 1, 1).empty() && tp > 1) {
+    plan::Plan shared = test_plan(model, ranks, 1, 1);
+    plan::Stage& stage = shared.stages[0];
+    stage.dp /= tp, stage.cp = tp, stage.microbatch = 1;
+    shared.microbatches = shared.global_batch / stage.dp;
+    plans.push_back({"context", shared});
+  }
   if (stages > 1) plans.push_back({"pipeline", test_plan(model, ranks, stages, 1)});
   plan::Plan all = test_plan(model, ranks, 1, 1);
   for (plan::Stage& stage : all.stages) {

@@ -97,7 +97,7 @@ comm::Communicator& Groups::of(const schedule::Task& task) const {
   if (task.group.empty())
     return task.channel == Channel::p2p_forward ? *p2p_forward_ : *p2p_backward_;
   const auto found = groups_.find(task.group);
-  // Without replicas all of a stage's data-parallel ranks shard one.
+  // Without replicas all ranks with the same weights shard one.
   return found != groups_.end() ? *found->second : *groups_.at(model::data_axes);
 }
 

@@ -116,6 +116,20 @@ void add_model(Arguments& arguments, const model::Config& model) {
   }
 }
 
+/// It repeats no key head, and gives each rank two parts of a sequence.
+void check_contexts(const plan::Stage& stage, const model::Config& model) {
+  if (stage.cp == 1) return;
+  require_like(
+      model.kv_heads() / stage.tp % stage.cp == 0,
+      fmt::format("cp = {} that does not divide the {} key heads of a tensor-parallel rank "
+                  "(search.trainer = \"megatron\")",
+                  stage.cp, model.kv_heads() / stage.tp));
+  require_like(model.seq_len % (2 * stage.cp) == 0,
+               fmt::format("cp = {}, twice of which does not divide seq_len = {} "
+                           "(search.trainer = \"megatron\")",
+                           stage.cp, model.seq_len));
+}
+
 /// Tensor-parallel ranks cut each expert or have whole ones, and each data-parallel rank has all.
 void add_experts(Arguments& arguments, const model::Config& model, const plan::Stage& stage) {
   if (model.num_experts == 0) return;
@@ -242,8 +256,8 @@ std::string connections(const plan::Stage& stage) {
   if (stage.data_ranks() > 1 && stage.zero_level >= 2)
     return "# FSDP refuses 1.\n"
            "unset CUDA_DEVICE_MAX_CONNECTIONS\n";
-  if (stage.tp > 1)
-    return "# Tensor parallelism wants this on devices before Blackwell.\n"
+  if (stage.tp > 1 || stage.cp > 1)
+    return "# Tensor and context parallelism want this on devices before Blackwell.\n"
            "export CUDA_DEVICE_MAX_CONNECTIONS=1\n";
   return "";
 }
@@ -253,6 +267,7 @@ std::string connections(const plan::Stage& stage) {
 std::vector<MegatronArgument> megatron_arguments(const deck::Deck& deck, const model::Config& model,
                                                  const plan::Plan& plan) {
   check_stages(plan);
+  check_contexts(plan.stages[0], model);
   const plan::Stage& stage = plan.stages[0];
   Arguments arguments;
   add_model(arguments, model);

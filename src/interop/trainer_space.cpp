@@ -75,6 +75,7 @@ SearchKeys common(SearchKeys keys) {
   keys.store = false;
   keys.store_rest = true;
   keys.whole_rounds = true;
+  keys.paired_contexts = true;
   const std::vector<int> chunks = keys.chunks;
   for (const plan::Knob& knob : plan::knobs)
     if (knob.order) plan::forbid(knob, keys);

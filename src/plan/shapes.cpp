@@ -36,9 +36,12 @@ bool allows_ep(const model::Config& model, const deck::SearchKeys& search, int t
 /// there (Megatron-LM's documentation of context parallelism).
 constexpr int least_cut_tokens = 8192 + 1;
 
-bool allows_cp(const model::Config& model, const deck::SearchKeys& search, int cp) {
-  return allows(search.cp, cp) &&
-         (cp == 1 || !search.cp.empty() || model.seq_len >= least_cut_tokens);
+bool allows_cp(const model::Config& model, const deck::SearchKeys& search, int tp, int cp) {
+  if (!allows(search.cp, cp)) return false;
+  if (cp == 1) return true;
+  if (search.paired_contexts && (model.kv_heads() / tp % cp != 0 || model.seq_len % (2 * cp) != 0))
+    return false;
+  return !search.cp.empty() || model.seq_len >= least_cut_tokens;
 }
 
 /// The mesh of dp * cp * tp devices, within a node or of whole nodes, as each group of tp is.
@@ -107,7 +110,7 @@ std::vector<StageShape> stage_shapes(const model::Config& model, int global_batc
     if (!allows_tp(search, tp, nodes.devices_per_node)) continue;
     if (model.num_heads % tp != 0) continue;
     for (int cp = 1; cp <= nodes.devices() / tp; ++cp) {
-      if (!allows_cp(model, search, cp) || !context_fault(model, cp, tp, 1).empty()) continue;
+      if (!allows_cp(model, search, tp, cp) || !context_fault(model, cp, tp, 1).empty()) continue;
       for (int dp : divisors(global_batch)) {
         if (!allows(search.dp, dp)) continue;
         std::optional<StageShape> shape = mesh(dp, cp, tp, nodes);

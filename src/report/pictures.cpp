@@ -12,6 +12,10 @@
 namespace brume::report {
 namespace {
 
+std::string if_used(const char* name, int degree) {
+  return degree > 1 ? fmt::format(", {} {}", name, degree) : "";
+}
+
 std::string layers(const plan::Stage& stage) {
   return fmt::format("{}-{}", stage.first_layer, stage.first_layer + stage.layers - 1);
 }
@@ -22,13 +26,13 @@ StageBoxes stage_boxes(const plan::Plan& plan, std::size_t i, double left, doubl
   constexpr double box = 13, gap = 2, between = 7;
   constexpr int most = 32;  // boxes of a stage
   const plan::Stage& stage = plan.stages[i];
-  StageBoxes out{
-      .name = fmt::format("stage {}: layers {}, dp {}, tp {}, b {}, ZeRO {}{}", i, layers(stage),
-                          stage.dp, stage.tp, stage.microbatch, stage.zero_level,
-                          stage.group.empty() ? "" : ", " + stage.group),
-      .path = {},
-      .rest = {},
-      .right = left};
+  StageBoxes out{.name = fmt::format("stage {}: layers {}, dp {}{}, tp {}{}, b {}, ZeRO {}{}", i,
+                                     layers(stage), stage.dp, if_used("cp", stage.cp), stage.tp,
+                                     if_used("ep", stage.ep), stage.microbatch, stage.zero_level,
+                                     stage.group.empty() ? "" : ", " + stage.group),
+                 .path = {},
+                 .rest = {},
+                 .right = left};
   const int devices = stage.nodes * stage.devices_per_node;
   for (int device = 0; device < std::min(devices, most); ++device) {
     if (device > 0 && device % stage.devices_per_node == 0) out.right += between;

@@ -17,7 +17,7 @@ struct Layout;
 /// relative to it.
 using Ratios = std::array<double, plan::num_shares>;
 
-/// How data-parallel ranks shard a stage's state.
+/// How ranks with the same weights shard a stage's state.
 struct Sharding {
   int zero_level = 0;
   int replicas = 1;  ///< copies of the sharded state

@@ -62,12 +62,12 @@ void join_heads(ConstMatrixOf<Storage> y, const HeadBlocks& blocks, MatrixOf<Sto
               const auto of_part = [&](int p) {
                 return parts[(p * tokens + n) * blocks.width() + at.column];
               };
-              Storage sum = of_part(at.first_part);
-              for (int p = at.first_part + 1; p < at.first_part + at.sharing; ++p)
-                sum = Storage(float(sum) + float(of_part(p)));
+              float sum = 0.0f;
+              for (int p = at.first_part; p < at.first_part + at.sharing; ++p)
+                sum += float(of_part(p));
               return sum;
             },
-            [&](int c, Storage value) { x(n, c) = value; });
+            [&](int c, float value) { x(n, c) = Storage(value); });
       });
 }
 
