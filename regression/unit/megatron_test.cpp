@@ -333,8 +333,8 @@ TEST_F(MegatronArguments, OfSharedSequencesComeBackOrAreRefused) {
   std::string one = few + std::string("--context-parallel-size ");
   one.replace(one.find("--micro-batch-size 2"), 20, "--micro-batch-size 1");
   EXPECT_EQ(read(one + "2").plan.stages[0].cp, 2);
-  EXPECT_NE(refusal_of(one + "3").find("cp = 3 must divide seq_len = 128"), std::string::npos)
-      << refusal_of(one + "3");
+  EXPECT_NE(refusal_of(one + "8").find("cp = 8 must divide the 4 heads"), std::string::npos)
+      << refusal_of(one + "8");
   EXPECT_NE(refusal_of(few + std::string("--context-parallel-size 2"))
                 .find("microbatch must be 1 where cp = 2"),
             std::string::npos);
