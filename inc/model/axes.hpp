@@ -43,7 +43,7 @@ class AxisSet {
   std::uint8_t bits_ = 0;
 };
 
-/// Ranks that hold the same weights and compute with different tokens: those of dp and cp together.
+/// Ranks that hold the same weights and compute with different tokens: dp and cp together.
 inline constexpr AxisSet data_axes{Axis::shard, Axis::replica};
 
 /// All ranks of a job.

@@ -47,6 +47,10 @@ std::vector<StageShape> stage_shapes(const model::Config& model, int global_batc
 /// can.
 std::string context_fault(const model::Config& model, int cp, int tp, int microbatch);
 
+/// The same of ranks that repeat no key head and have two parts of a sequence each, as in
+/// Megatron-LM.
+std::string paired_context_fault(const model::Config& model, int cp, int tp);
+
 /// Whether a pipeline of `num_stages` on this cluster may have a stage of `devices`: every other
 /// stage needs one device at least, or exactly as many where the search asks for equal stages.
 bool may_hold(int num_stages, int devices, const hardware::Cluster& cluster,

@@ -5,6 +5,7 @@
 
 #include "kernels/pointwise.hpp"
 #include "reference/experts.hpp"
+#include "reference/formats.hpp"
 #include "reference/matmul.hpp"
 
 namespace brume::kernels {
@@ -46,15 +47,8 @@ constexpr double tolerance<float16> = 0x1p-11;
 template <class Storage>
 class Experts : public ::testing::Test {};
 
-struct StorageName {
-  template <class Storage>
-  static std::string GetName(int) {
-    if (std::is_same_v<Storage, float>) return "fp32";
-    return std::is_same_v<Storage, bfloat16> ? "bf16" : "fp16";
-  }
-};
 using Formats = ::testing::Types<float, bfloat16, float16>;
-TYPED_TEST_SUITE(Experts, Formats, StorageName);
+TYPED_TEST_SUITE(Experts, Formats, reference::StorageName);
 
 struct RouterShape {
   int N, C, E;

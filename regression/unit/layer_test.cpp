@@ -141,7 +141,7 @@ TEST(Layer, RanksThatShareASequenceExchangeHeads) {
   std::string saved;
   for (const Saved& one : s.saved) saved += one.name + " ";
   EXPECT_EQ(saved, "norm1.rstd qk.rstd qkv qkv.heads attended.heads lse attended norm1.out ");
-  // By hand, of 12 tokens: 4 query heads and 2 key heads of 10, of which 4 ranks repeat the latter.
+  // 12 tokens have 4 query heads and 2 key heads of 10; 4 ranks repeat the latter.
   const Values at = Split{.cp = 4}.values();
   const auto elements = [&](const char* name) {
     return std::ranges::find(s.tensors, name, &Tensor::name)->elements().evaluate(at);

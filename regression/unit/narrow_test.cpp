@@ -24,6 +24,7 @@
 #include "kernels/rope.hpp"
 #include "kernels/swiglu.hpp"
 #include "reference/arrays.hpp"
+#include "reference/formats.hpp"
 
 namespace brume::kernels {
 namespace {
@@ -165,14 +166,8 @@ class NarrowKernels : public ::testing::Test {
   using Pair = PairOf<Storage>;
 };
 
-struct StorageName {
-  template <class Storage>
-  static std::string GetName(int) {
-    return std::is_same_v<Storage, bfloat16> ? "bf16" : "fp16";
-  }
-};
 using Formats = ::testing::Types<bfloat16, float16>;
-TYPED_TEST_SUITE(NarrowKernels, Formats, StorageName);
+TYPED_TEST_SUITE(NarrowKernels, Formats, reference::StorageName);
 
 TYPED_TEST(NarrowKernels, Products) {
   using Pair = PairOf<TypeParam>;

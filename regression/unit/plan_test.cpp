@@ -45,16 +45,21 @@ Plan sample() {
   return plan;
 }
 
-std::string refusal(const std::function<void(Plan&)>& spoil) {
-  Plan plan = sample();
-  spoil(plan);
+/// The message with which a plan is refused; empty if it is not.
+std::string refusal(const Plan& plan, const model::Config& model,
+                    const hardware::Cluster& cluster) {
   try {
-    check(plan, small, two_nodes);
+    check(plan, model, cluster);
   } catch (const Error& error) {
     EXPECT_EQ(error.failure(), Failure::input);
     return error.what();
   }
   return "";
+}
+std::string refusal(const std::function<void(Plan&)>& spoil) {
+  Plan plan = sample();
+  spoil(plan);
+  return refusal(plan, small, two_nodes);
 }
 
 TEST(Plan, TextComesBackExactly) {
@@ -401,12 +406,7 @@ TEST(PlanCheck, ExpertsAreDividedOverAllRanksOrCut) {
   const auto refused = [&](int ep) {
     Plan plan = sample();
     for (Stage& stage : plan.stages) stage.ep = ep;
-    try {
-      check(plan, model, two_nodes);
-    } catch (const Error& error) {
-      return std::string(error.what());
-    }
-    return std::string();
+    return refusal(plan, model, two_nodes);
   };
   EXPECT_EQ(refused(2), "");
   EXPECT_EQ(refused(1), "plan: stage 0: tp = 2 must divide expert_ffn_size = 255");
@@ -445,12 +445,7 @@ TEST(PlanCheck, SaysWhyRanksCannotShareASequence) {
   const auto refused = [&](int cp, int microbatch = 1, int tp = 1) {
     Plan plan = equal_stages(model, microbatch, 1, {.microbatch = microbatch, .cp = cp, .tp = tp});
     const hardware::NodeGroup node{.nodes = 1, .devices_per_node = plan.devices()};
-    try {
-      check(plan, model, node);
-    } catch (const Error& error) {
-      return std::string(error.what());
-    }
-    return std::string();
+    return refusal(plan, model, node);
   };
   model.num_heads = 8, model.seq_len = 16;
   EXPECT_EQ(refused(4), "");

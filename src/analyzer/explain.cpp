@@ -144,8 +144,7 @@ std::string formulas(const StageExpressions& stage, const Values& values, int mi
 /// What formulas are made of.
 constexpr const char* legend =
     "in formulas: SEGMENT_forward(b, tp, cp) and SEGMENT_backward(b, tp, cp), of experts also of "
-    "ep, "
-    "are the times of b sequences on each of tp cp devices, sums of the operators below; "
+    "ep, are the times of b sequences on each of tp cp devices, sums of the operators below; "
     "collectives are of (nodes, devices a "
     "node, bytes), copies of (bytes), norm and update of (bytes) and (elements); "
     "overlapped(compute, "

@@ -46,7 +46,7 @@ class Traffic {
 
  private:
   /// A tensor-parallel group, whose ranks wait for each other: all are slowed while one exchanges.
-  /// Ranks that share a sequence wait too, and exchange as much.
+  /// Groups that share a sequence wait for each other too, but are equally busy.
   struct Busy {
     double sum_s = 0.0, until_s = 0.0;
 

@@ -66,8 +66,9 @@ Batch BatchReader::read(const Asked& asked, const std::stop_token& stop) const {
       if (in_batch >= asked.count) std::ranges::fill(targets, not_learned);
       const auto add_own = [&](const std::vector<std::int32_t>& all,
                                std::vector<std::int32_t>& to) {
-        const auto first = all.begin() + std::ptrdiff_t(std::size_t(place_.cp_rank) * own_tokens);
-        to.insert(to.end(), first, first + std::ptrdiff_t(own_tokens));
+        const auto own =
+            std::span(all).subspan(std::size_t(place_.cp_rank) * own_tokens, own_tokens);
+        to.insert(to.end(), own.begin(), own.end());
       };
       add_own(inputs, batch.inputs), add_own(targets, batch.targets);
     }

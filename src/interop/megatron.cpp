@@ -6,6 +6,7 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "plan/shapes.hpp"
 
 namespace brume::interop {
 namespace {
@@ -116,18 +117,9 @@ void add_model(Arguments& arguments, const model::Config& model) {
   }
 }
 
-/// It repeats no key head, and gives each rank two parts of a sequence.
 void check_contexts(const plan::Stage& stage, const model::Config& model) {
-  if (stage.cp == 1) return;
-  require_like(
-      model.kv_heads() / stage.tp % stage.cp == 0,
-      fmt::format("cp = {} that does not divide the {} key heads of a tensor-parallel rank "
-                  "(search.trainer = \"megatron\")",
-                  stage.cp, model.kv_heads() / stage.tp));
-  require_like(model.seq_len % (2 * stage.cp) == 0,
-               fmt::format("cp = {}, twice of which does not divide seq_len = {} "
-                           "(search.trainer = \"megatron\")",
-                           stage.cp, model.seq_len));
+  const std::string fault = plan::paired_context_fault(model, stage.cp, stage.tp);
+  require_like(fault.empty(), fault + " (search.trainer = \"megatron\")");
 }
 
 /// Tensor-parallel ranks cut each expert or have whole ones, and each data-parallel rank has all.

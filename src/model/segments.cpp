@@ -322,7 +322,7 @@ TensorId SegmentList::attention(TensorId normed) {
   if (m_.rotary())
     streaming("rope", OperatorKind::rope, qkv, qkv, {s_.tokens, turned / s_.head_dim, s_.head_dim},
               s_.tokens * turned);
-  // Where ranks share a sequence, each sees all of it with a part of the heads.
+  // Ranks that share a sequence see all of it, each with a part of the heads.
   Expr heads = s_.heads_tp;
   if (cuts_sequences_) {
     qkv = to_heads("qkv", qkv, s_.attended_tp + 2.0 * max(s_.keys_tp, s_.cp * s_.head_dim));

@@ -148,10 +148,8 @@ void check_split(const Plan& plan, const model::Config& model) {
     else
       stage_needs(model.inner_size() % s.tp == 0, i, "tp = {} must divide {} = {}", s.tp,
                   model.num_experts > 0 ? "expert_ffn_size" : "ffn_size", model.inner_size());
-    if (s.cp > 1) {
-      const std::string fault = context_fault(model, s.cp, s.tp, s.microbatch);
-      stage_needs(fault.empty(), i, "{}", fault);
-    }
+    const std::string fault = context_fault(model, s.cp, s.tp, s.microbatch);
+    stage_needs(fault.empty(), i, "{}", fault);
     const std::int64_t tokens = std::int64_t{s.microbatch} * model.seq_len / s.cp;
     stage_needs(tokens % s.tp == 0, i,
                 "tp = {} must divide microbatch x seq_len{} = {} x {}{}, the tokens that its ranks "

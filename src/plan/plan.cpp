@@ -88,7 +88,9 @@ Place place(const Plan& plan, int rank) {
   const int index = stage_index(plan, rank), on_stage = rank - first_rank(plan, index);
   const Stage& stage = plan.stages[index];
   const Mesh<int> mesh = plan::mesh(stage);
-  return {index, mesh, coordinates(mesh, on_stage), stage.ep, on_stage / stage.tp % stage.cp};
+  const Mesh<int> sequences = plan::mesh(stage, Axis::cp);
+  return {index, mesh, coordinates(mesh, on_stage), stage.ep,
+          coordinates(sequences, on_stage)[Axis::cp]};
 }
 
 std::vector<int> members(const Plan& plan, int rank, AxisSet axes) {

@@ -32,16 +32,15 @@ bool allows_ep(const model::Config& model, const deck::SearchKeys& search, int t
                  : model.num_experts > 0 && model.num_experts % ep == 0;
 }
 
-/// Sequences of fewer tokens are cut only where the deck lists it: users of other trainers begin
-/// there (Megatron-LM's documentation of context parallelism).
-constexpr int least_cut_tokens = 8192 + 1;
+/// Shorter sequences are cut only where the deck lists it: users of other trainers begin here
+/// (Megatron-LM's documentation of context parallelism).
+constexpr int most_whole_tokens = 8192;
 
 bool allows_cp(const model::Config& model, const deck::SearchKeys& search, int tp, int cp) {
   if (!allows(search.cp, cp)) return false;
   if (cp == 1) return true;
-  if (search.paired_contexts && (model.kv_heads() / tp % cp != 0 || model.seq_len % (2 * cp) != 0))
-    return false;
-  return !search.cp.empty() || model.seq_len >= least_cut_tokens;
+  if (search.paired_contexts && !paired_context_fault(model, cp, tp).empty()) return false;
+  return !search.cp.empty() || model.seq_len > most_whole_tokens;
 }
 
 /// The mesh of dp * cp * tp devices, within a node or of whole nodes, as each group of tp is.
@@ -91,6 +90,17 @@ std::string context_fault(const model::Config& model, int cp, int tp, int microb
         "cp must be 1 where balance_loss > 0 counts the experts of whole sequences, "
         "found {}",
         cp);
+  return {};
+}
+
+std::string paired_context_fault(const model::Config& model, int cp, int tp) {
+  if (cp == 1) return {};
+  const int keys = model.kv_heads() / tp;
+  if (keys % cp != 0)
+    return fmt::format("cp = {} that does not divide the {} key heads of a tensor-parallel rank",
+                       cp, keys);
+  if (model.seq_len % (2 * cp) != 0)
+    return fmt::format("cp = {}, twice of which does not divide seq_len = {}", cp, model.seq_len);
   return {};
 }
 

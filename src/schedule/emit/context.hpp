@@ -66,7 +66,7 @@ struct Context {
   std::vector<model::Block> blocks;
   std::map<SegmentKind, SegmentBytes> segments;
   std::int64_t sequences_bytes;     ///< tokens of a microbatch's sequences
-  std::int64_t batch_bytes;         ///< ... of them those of this rank
+  std::int64_t batch_bytes;         ///< ... of this rank alone
   std::int64_t stream_bytes;        ///< the residual stream of a microbatch
   std::int64_t stream_shard_bytes;  ///< ... on one tensor-parallel rank
 
