@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/attention.hpp"
+#include "kernels/cached_attention.hpp"
 #include "kernels/experts.hpp"
 #include "kernels/heads.hpp"
 #include "kernels/matmul.hpp"
@@ -25,7 +26,7 @@ struct KernelCall {
   ConstVector gain = {}, bias = {};
   ConstMatrix residual = {};  ///< added to `written`
   kernels::Vector mean = {}, rstd = {}, lse = {};
-  kernels::Matrix logits = {};  ///< a router's
+  kernels::Matrix logits = {};  ///< a router's, or a head's in generation
   kernels::Vector gates = {};
   kernels::Routes routes = {};
   // Backward:
@@ -43,6 +44,7 @@ struct KernelCall {
   float scale = 1.0f;  ///< factor of an embedding, or of the loss
   float cap = 0.0f;    ///< bound of logits
   kernels::AttentionShape attention = {};
+  kernels::KeyCache<Storage> cache = {};
   kernels::HeadBlocks heads = {};
   kernels::ConstMatrix angles = {};
   int head_dim = 0;

@@ -111,4 +111,12 @@ class HuggingFaceWriter {
 std::vector<std::string> copy_companions(const std::filesystem::path& from,
                                          const std::filesystem::path& to);
 
+/// Tokens that end an answer, as eos_token_id of generation_config.json or else config.json says;
+/// none where a folder has neither. @throws Error(input)
+std::vector<std::int32_t> end_tokens(const std::filesystem::path& folder);
+
+/// The token that the tokenizer of a folder puts before each text, as its post-processor or else
+/// tokenizer_config.json says; empty: none. @throws Error(input)
+std::string begin_token(const std::filesystem::path& folder);
+
 }  // namespace brume::interop

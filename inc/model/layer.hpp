@@ -74,6 +74,7 @@ enum class OperatorKind {
   matmul_fp8,
   experts,  ///< a product of each expert's rows with its own matrix
   attention,
+  cached_attention,  ///< to earlier tokens too, whose keys and values are kept
   layer_norm,
   rms_norm,
   rope,
@@ -84,6 +85,7 @@ enum class OperatorKind {
   pointwise,
   embedding,
   cross_entropy,
+  logits,          ///< a product with sums in fp32, which are the result
   router,  ///< a product with sums in fp32
   choose_experts,
   dispatch,        ///< a row for each expert of a token
@@ -125,6 +127,7 @@ inline constexpr KernelRule kernel_rules[] = {
      0,
      0,
      {Need::read, Need::written, Need::statistics}},
+    {OperatorKind::cached_attention, "cached_attention", false, 0.0, 0, 0, {}},
     {OperatorKind::layer_norm, "layer_norm", true, 0.0, 2, 5, {Need::statistics, Need::read}},
     {OperatorKind::rms_norm, "rms_norm", true, 0.0, 2, 5, {Need::statistics, Need::read}},
     {OperatorKind::rope, "rope", false, 0.0, 2, 2, {}},
@@ -141,6 +144,7 @@ inline constexpr KernelRule kernel_rules[] = {
      3,
      0,
      {Need::written, Need::statistics}},
+    {OperatorKind::logits, "logits", false, 0.0, 0, 0, {}},
     {OperatorKind::router, "router", false, 0.0, 0, 0, {Need::read}},
     {OperatorKind::choose_experts,
      "choose_experts",
@@ -178,6 +182,10 @@ inline bool is_norm(OperatorKind kind) {
 inline bool is_product(OperatorKind kind) {
   return kind == OperatorKind::matmul || kind == OperatorKind::matmul_fp8 ||
          kind == OperatorKind::experts;
+}
+/// A product whose sums are kept in fp32.
+inline bool makes_logits(OperatorKind kind) {
+  return kind == OperatorKind::router || kind == OperatorKind::logits;
 }
 
 /// An exchange has no kernel: ranks of a group exchange a tensor.
@@ -233,8 +241,9 @@ struct Tensor {
 };
 
 /// A kernel call of a segment. Dims, FLOPs and bytes are expressions in the variables of Split.
-/// Dims by kind: matmul, matmul_fp8, whose factors are rounded to 8 bits, and router {M, N, K};
-/// experts {M, N, K, E}, M of all E on the rank together; attention {batch, T, heads, head_dim};
+/// Dims by kind: matmul, matmul_fp8, whose factors are rounded to 8 bits, logits and router {M, N,
+/// K}; experts {M, N, K, E}, M of all E on the rank together; attention {batch, T, heads,
+/// head_dim}; cached_attention {N, T, heads, head_dim};
 /// norms, gelu, gelu_erf, swiglu, geglu, dispatch, combine, cut_heads and join_heads {N, C}; rope
 /// {N, heads, head_dim}; pointwise {elements}; embedding {N, C, V}; cross_entropy {N, V};
 /// choose_experts {N, E, k}; update {elements}.
@@ -275,6 +284,10 @@ struct BackwardCall {
 /// Parts of a model that compute alone, see model.hpp.
 enum class SegmentKind { embedding, attention, window, mlp, experts, parallel, head };
 const char* name(SegmentKind kind);
+constexpr bool attends(SegmentKind kind) {
+  return kind == SegmentKind::attention || kind == SegmentKind::window ||
+         kind == SegmentKind::parallel;
+}
 
 /// A tensor that a segment's forward keeps for its backward, beside its input.
 struct Saved {

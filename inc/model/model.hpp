@@ -48,6 +48,15 @@ struct Adapter {
   std::vector<Module> targets = {};  ///< linear layers of adapter_targets(), in its order
 };
 
+/// Sizes of generation, whose passes compute some tokens of each of many sequences.
+struct Generation {
+  int tokens = 0;        ///< of a pass; 0: training, whose passes compute whole sequences
+  int sequences = 0;     ///< most sequences at once; logits are made of a pass's first tokens,
+                         ///< at most one a sequence
+  int blocks = 0;        ///< of each layer's key cache
+  int block_tokens = 64; ///< tokens of a block
+};
+
 /// Sizes of a model, all per whole model (not per rank).
 struct Config {
   const Family* family = &families::family("gpt");  ///< never null
@@ -93,6 +102,7 @@ struct Config {
   /// Tensor-parallel ranks exchange a layer's normed input there and back, as tests ask.
   bool exchanges_normed = false;
   Adapter adapter = {};
+  Generation generation = {};
   Precision precision = Precision::fp32;
   const OptimizerRow* optimizer = &adamw;  ///< outlives the Config
 
@@ -114,6 +124,13 @@ struct Config {
     if (!windowed()) return LayerKind::full;
     return layer_kinds.empty() ? LayerKind::window
                                : layer_kinds[std::size_t(layer) % layer_kinds.size()];
+  }
+  bool generates() const { return generation.tokens > 0; }
+  /// Tokens of a sequence that a pass computes: all, or in generation those of a pass.
+  int computed_tokens() const { return generates() ? generation.tokens : seq_len; }
+  /// Most blocks of the key cache that a sequence takes.
+  int blocks_per_sequence() const {
+    return (seq_len + generation.block_tokens - 1) / generation.block_tokens;
   }
   int rotary_dim() const { return rotary_size > 0 ? rotary_size : head_dim(); }
   bool parallel() const {
@@ -141,6 +158,9 @@ struct Config {
 /// @param precision  training.precision of the deck
 /// @throws Error(input) when sizes do not fit each other or the family
 Config config(const deck::ModelKeys& keys, std::string_view precision);
+
+/// The model as generation computes it: nothing is trained, and positions follow each sequence.
+Config generating(Config config, const Generation& sizes);
 
 /// The keys with those of their config.json filled in, `config` itself empty then. Keys that the
 /// deck gave win. Keys of the file that mean nothing here are warned about once.
@@ -329,6 +349,9 @@ struct Kept {
 /// recomputation keeps its input.
 std::vector<Kept> kept_tensors(const Config& config, Recompute recompute,
                                LayerKind layer = LayerKind::full, bool cuts_sequences = false);
+
+/// Elements of a layer's key cache on a rank, in "tp": keys and values of all its blocks' tokens.
+Expr cache_elements(const Config& config);
 
 /// Elements of the residual stream on a rank, b T C / cp.
 Expr stream_elements(const Config& config);

@@ -11,7 +11,11 @@
 
 namespace brume::schedule {
 
-enum class Mode { train, evaluate };
+enum class Mode {
+  train,
+  evaluate,
+  generate  ///< forwards of a model that Config::generates(), to logits
+};
 
 struct Options {
   Mode mode = Mode::train;

@@ -31,6 +31,8 @@ const char* name(Channel channel);
 enum class Tier : std::uint8_t { device, host, disk };
 inline constexpr int num_tiers = 3;
 using Arenas = std::array<std::int64_t, num_tiers>;  ///< bytes of a rank, by tier
+/// Arenas in which Programs with either fit, one at a time.
+Arenas largest(Arenas a, const Arenas& b);
 
 /// Content of a buffer.
 enum class Content : std::uint8_t {
@@ -43,6 +45,7 @@ enum class Content : std::uint8_t {
   staging,
   batch,
   totals,
+  cache,
 };
 
 const char* name(Content content);
@@ -99,7 +102,7 @@ enum class Phase : std::uint8_t { train, update, both };
 /// Role of an operand in its task.
 enum class Role : std::uint8_t {
   input,     ///< residual stream into the segment [N, C]; tokens for the embedding
-  output,    ///< residual stream out of it
+  output,    ///< residual stream out of it; of a head, in generation, logits
   gradient,  ///< gradient of the stream: d output on entry, d input on return; of a backward in two
              ///< parts d output, and `output` is d input
   products,  ///< gradients of what a segment's products make, from the first part to the second
@@ -111,6 +114,9 @@ enum class Role : std::uint8_t {
   workspace,
   targets,    ///< tokens to predict, for the head
   documents,  ///< start of each token's document, if the segment needs it
+  cache,      ///< a layer's key cache, in generation
+  sequences,  ///< sequence of each token, in generation
+  tables,     ///< blocks of each sequence in the key cache
   loss,       ///< this rank's part of {loss, misses} so far, doubles
   totals,     ///< {loss, squared gradient norm} of the iteration, doubles
   source,

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "../../src/engine/arena.hpp"
+#include "../../src/engine/job.hpp"
 #include "../../src/engine/executor.hpp"
 #include "base/bfloat16.hpp"
 #include "base/error.hpp"

@@ -68,7 +68,7 @@ class Evaluation {
     const int threads = device::threads_per_rank(session_.ranks_per_node());
     const kernels::Runtime runtime(threads);
     engine::Engine engine(plan_, model_, settings(threads), job_);
-    load_weights({options_.weights, checkpoint_}, model_, engine, job_);
+    load_weights({options_.weights, checkpoint_}, model_, engine.slabs(), job_);
     use(engine);
   }
 
@@ -213,7 +213,7 @@ class Evaluation {
               "{}: holds no checkpoints and no Hugging Face model", options_.weights);
       deck_ = checkpoint_ ? deck::parse(checkpoint_->deck_text, checkpoint_->directory.string(),
                                         options_.sets)
-                          : pretrained_deck(options_.weights, job_.size(), options_.sets);
+                          : untrained_deck(options_.weights, job_.size(), options_.sets);
       model_ = model::config(deck_.model, deck_.training.precision);
     });
     if (!checkpoint_) find_first_weights(options_.weights, model_, job_);

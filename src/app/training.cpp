@@ -205,7 +205,7 @@ class Training {
     if (run_.resume)
       load(*run_.resume, run_.data_text, run_.model, *engine_, crew_);
     else if (run_.first_weights)
-      load_weights(*run_.first_weights, run_.model, *engine_, crew_);
+      load_weights(*run_.first_weights, run_.model, engine_->slabs(), crew_);
     if (run_.first_adapter) load_adapter(*run_.first_adapter, *engine_, crew_);
     const std::string& directory = run_.deck.output.directory;
     comm::together(crew_, [&] {

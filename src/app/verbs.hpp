@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "generation/sampling.hpp"
 #include "interop/tokens.hpp"
 
 namespace brume::app {
@@ -38,6 +39,27 @@ struct EvalOptions {
   std::vector<std::string> sets;
   std::optional<std::int64_t> sequences;  ///< nothing: all
   bool json = false;
+};
+
+struct GenerateOptions {
+  std::string weights;               ///< run directory, checkpoint or Hugging Face model
+  std::string prompts_file;          ///< lines of text or JSON; empty: none
+  std::vector<std::string> prompts;  ///< texts
+  std::string output;                ///< file of answers; empty: standard output
+  std::string tokenizer;             ///< empty: that which lies beside the weights
+  std::optional<std::string> begin;  ///< token before each prompt; nothing: the tokenizer's own
+  std::vector<std::string> ends;     ///< tokens that end an answer; none: the model's own
+  std::vector<std::string> stops;    ///< texts that end an answer
+  int max_tokens = 256;              ///< of an answer
+  int samples = 1;                   ///< answers to each prompt
+  generation::Sampling sampling;
+  bool log_probabilities = false;
+  int batch = 16;          ///< sequences at once on a copy of the model
+  double cache_gib = 0.0;  ///< most memory of a rank for keys; 0: what is left
+  int tp = 0;              ///< 0: as few ranks as the model fits on
+  std::string plan;        ///< file; empty: copies over all ranks
+  std::vector<std::string> sets;
+  bool json = false;  ///< lines of JSON for a single prompt too
 };
 
 struct ReportOptions {
@@ -123,6 +145,7 @@ struct ImportMistProfileOptions {
 
 int run(const RunOptions& options);
 int eval(const EvalOptions& options);
+int generate(const GenerateOptions& options);
 int report(const ReportOptions& options);
 int plan(const PlanOptions& options);
 int sweep(const PlanOptions& options);

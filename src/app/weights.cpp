@@ -55,8 +55,7 @@ bool is_factor(const std::string& parameter) {
   return parameter.ends_with(".lora_a") || parameter.ends_with(".lora_b");
 }
 
-std::vector<engine::Slab> weights_of(engine::Engine& engine) {
-  std::vector<engine::Slab> slabs = engine.slabs();
+std::vector<engine::Slab> weights_of(std::vector<engine::Slab> slabs) {
   std::erase_if(slabs, [](const engine::Slab& slab) { return slab.kind != "weight"; });
   return slabs;
 }
@@ -129,6 +128,11 @@ deck::Deck pretrained_deck(const std::string& directory, int ranks,
   return deck;
 }
 
+deck::Deck untrained_deck(const std::string& directory, int ranks, std::vector<std::string> sets) {
+  sets.insert(sets.begin(), "model.dropout=0");
+  return pretrained_deck(directory, ranks, sets);
+}
+
 model::Precision precision_of(interop::Dtype dtype) {
   switch (dtype) {
     case interop::Dtype::f32: break;
@@ -174,9 +178,9 @@ std::set<std::string> kept_exactly(const std::optional<io::CheckpointInfo>& resu
   return names;
 }
 
-void load_weights(FirstWeights weights, const model::Config& model, engine::Engine& engine,
-                  comm::Communicator& world) {
-  const std::vector<engine::Slab> slabs = weights_of(engine);
+void load_weights(FirstWeights weights, const model::Config& model,
+                  std::vector<engine::Slab> slabs, comm::Communicator& world) {
+  slabs = weights_of(std::move(slabs));
   const auto fill = [&] {
     Progress shown("reading the weights", elements(slabs), log::leads());
     if (weights.checkpoint)
@@ -208,7 +212,7 @@ std::unique_ptr<interop::PretrainedWeights> open_adapter(const std::string& dire
 
 void load_adapter(const interop::PretrainedWeights& adapter, engine::Engine& engine,
                   comm::Communicator& world) {
-  comm::together(world, [&] { adapter.fill(weights_of(engine)); });
+  comm::together(world, [&] { adapter.fill(weights_of(engine.slabs())); });
 }
 
 }  // namespace brume::app

@@ -51,6 +51,9 @@ std::vector<std::filesystem::path> model_folders(
 deck::Deck pretrained_deck(const std::string& directory, int ranks,
                            const std::vector<std::string>& sets);
 
+/// The same to compute with as it is: a config.json may ask for dropout, which only trains.
+deck::Deck untrained_deck(const std::string& directory, int ranks, std::vector<std::string> sets);
+
 model::Precision precision_of(interop::Dtype dtype);
 
 /// What model.weights names, found and checked.
@@ -71,11 +74,10 @@ std::set<std::string> kept_exactly(const std::optional<io::CheckpointInfo>& resu
                                    const std::optional<FirstWeights>& first,
                                    const model::Config& model, comm::Communicator& world);
 
-/// Fills the engine's weights and leaves moments and progress as they are; from the newest
-/// checkpoint where that which was found has left. Collective.
-/// @throws AgreedError(input), AgreedError(storage)
-void load_weights(FirstWeights weights, const model::Config& model, engine::Engine& engine,
-                  comm::Communicator& world);
+/// Fills those slabs that are weights; from the newest checkpoint where that which was found has
+/// left. Collective. @throws AgreedError(input), AgreedError(storage)
+void load_weights(FirstWeights weights, const model::Config& model,
+                  std::vector<engine::Slab> slabs, comm::Communicator& world);
 
 /// Opens PEFT's files of the model's adapter and checks them, before long work. Collective.
 /// @throws AgreedError(input)

@@ -17,18 +17,11 @@
 
 #include "base/error.hpp"
 #include "base/files.hpp"
+#include "base/mix.hpp"
 #include "data/token_writer.hpp"
 
 namespace brume::data {
 namespace {
-
-/// A bijection of 64 bits that spreads each bit over all.
-/// @source  splitmix64: Steele, Lea and Flood 2014; constants of Stafford's variant 13
-std::uint64_t mix(std::uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
-}
 
 /// A permutation of 2 half_bits bits, keyed: a Feistel network of six rounds.
 std::uint64_t scramble(std::uint64_t x, int half_bits, std::uint64_t key) {
@@ -235,7 +228,7 @@ Sampler::First Sampler::first_token(std::int64_t index) const {
   const std::int64_t windows = windows_[file], within = sample % windows;
   if (order_ == Order::sequential) return {files_[file], within * apart_};
   const auto epoch = static_cast<std::uint64_t>(sample / windows);
-  const std::uint64_t key = mix(mix(seed_ + 0x9e3779b97f4a7c15) + epoch) + file;
+  const std::uint64_t key = mix(mix(seed_ + golden_step) + epoch) + file;
   return {files_[file], permute(within, windows, key) * apart_};
 }
 

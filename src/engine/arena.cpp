@@ -19,18 +19,6 @@ using schedule::Tier;
 
 }  // namespace
 
-std::string need(const std::string& node, std::int64_t bytes) {
-  return fmt::format("{} {}", bytes, node);
-}
-
-std::int64_t bytes_of_node(const std::string& node, const std::vector<std::string>& needs) {
-  std::int64_t sum = 0;
-  for (const std::string& text : needs)
-    if (const std::size_t space = text.find(' '); text.substr(space + 1) == node)
-      sum += std::stoll(text.substr(0, space));
-  return sum;
-}
-
 Arena::Arena(const std::array<std::int64_t, schedule::num_tiers>& bytes, const std::string& scratch)
     : device_(bytes[std::size_t(Tier::device)], device::Tier::device),
       host_(bytes[std::size_t(Tier::host)], device::Tier::host),

@@ -11,13 +11,6 @@
 
 namespace brume::engine {
 
-/// What a rank tells the others: the node that it is on and the host memory that it needs there.
-std::string need(const std::string& node, std::int64_t bytes);
-
-/// What all ranks of `node` need together [bytes].
-/// @param needs  [ranks] as `need` writes them
-std::int64_t bytes_of_node(const std::string& node, const std::vector<std::string>& needs);
-
 /// The arenas of a rank. Buffers of several Programs may lie in them, one Program at a time.
 class Arena {
  public:

@@ -22,6 +22,7 @@
 #include "device/device.hpp"
 #include "device/memory.hpp"
 #include "executor.hpp"
+#include "job.hpp"
 #include "schedule/compile.hpp"
 #include "state.hpp"
 
@@ -98,13 +99,16 @@ struct Engine::Impl {
         train(schedule::compile(plan, model, world.rank(), options(settings))),
         evaluation(schedule::compile(plan, model, world.rank(),
                                      options(settings, schedule::Mode::evaluate))),
-        arena(reserve(largest(train.arena_bytes, evaluation.arena_bytes), settings, world)),
+        arena(reserve(schedule::largest(train.arena_bytes, evaluation.arena_bytes), settings,
+                      world)),
         exact(reserve_exact(world)),
         compute(make_compute(this->plan, this->model, world.rank(), settings.optimizer, arena)),
         groups(this->plan, train, world),
         batches(this->plan, this->model, world.rank()),
         executor(arena, *compute, groups, settings, model.precision,
-                 [this, &world](std::exception_ptr failure) { leave(world, failure); }) {
+                 [this, &world](const std::exception_ptr& failure) {
+                   leave(world, fmt::format("step {}", done + 1), failure);
+                 }) {
     if (device::on_device())
       for (const Program* program : {&train, &evaluation}) executor.connect(*program);
     if (settings.check_memory) {
@@ -122,45 +126,6 @@ struct Engine::Impl {
             .one_collective = settings.one_collective || comm::one_collective_at_a_time()};
   }
 
-  static std::array<std::int64_t, schedule::num_tiers> largest(
-      std::array<std::int64_t, schedule::num_tiers> a,
-      const std::array<std::int64_t, schedule::num_tiers>& b) {
-    for (std::size_t t = 0; t < a.size(); ++t) a[t] = std::max(a[t], b[t]);
-    return a;
-  }
-
-  /// Refuses before any rank has taken memory: each block alone would fit in what a node has left.
-  static void require_on_node(comm::Communicator& world,
-                              const std::array<std::int64_t, schedule::num_tiers>& bytes,
-                              std::int64_t beside_bytes) {
-    const auto of = [&](schedule::Tier tier) { return bytes[std::size_t(tier)]; };
-    const std::int64_t mine = of(schedule::Tier::host) +
-                              (device::on_device() ? 0 : of(schedule::Tier::device)) + beside_bytes;
-    const std::int64_t left = device::available_bytes();
-    const std::int64_t all = bytes_of_node(host_name(), world.gather(need(host_name(), mine)));
-    if (log::leads())
-      log::debug("memory: this node's ranks need {} of host memory together, {} are left",
-                 format_bytes(double(all)), format_bytes(double(left)));
-    comm::together(world, [&] {
-      require(
-          left < 0 || all <= left, Failure::resource,
-          "this node's ranks need {} of host memory together, but it, or this job's part of it, "
-          "has {} left: lower cluster.memory_gib or cluster.host_memory_gib, or start fewer "
-          "ranks on a node",
-          format_bytes(double(all)), format_bytes(double(left)));
-      device::require_address_space(mine);
-    });
-  }
-
-  /// Takes memory and disk, on all ranks or on none.
-  static Arena reserve(const std::array<std::int64_t, schedule::num_tiers>& bytes,
-                       const Settings& settings, comm::Communicator& world) {
-    std::optional<Arena> arena;
-    require_on_node(world, bytes, settings.beside_bytes);
-    comm::together(world, [&] { arena.emplace(bytes, settings.scratch); });
-    return std::move(*arena);
-  }
-
   /// Takes disk for weights that are kept as they came, on all ranks or on none.
   device::ScratchFile reserve_exact(comm::Communicator& world) const {
     std::vector<Slab> state = engine::slabs(train, plan, model, &arena);
@@ -174,18 +139,6 @@ struct Engine::Impl {
     std::vector<Slab> all = engine::slabs(train, plan, model, &arena);
     keep_exactly(all, settings.exact, &exact);
     return all;
-  }
-
-  /// Ends the job. Nobody can agree any more: peers may wait for this rank in any channel. Called
-  /// by the channel's thread.
-  void leave(comm::Communicator& world, std::exception_ptr failure) const {
-    try {
-      std::rethrow_exception(failure);
-    } catch (const std::exception& error) {
-      const Error meant = error_of(error);
-      log::error("brume: step {}: {}", done + 1, meant.what());
-      world.abort(int(meant.failure()));
-    }
   }
 
   /// Puts a batch where tasks look for it.

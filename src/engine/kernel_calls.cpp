@@ -24,6 +24,8 @@ void KernelCall<Storage>::forward() const {
       return kernels::experts_forward<Storage>(read, weight, routes, written);
     case OperatorKind::attention:
       return kernels::attention_forward<Storage>(attention, read, written, lse);
+    case OperatorKind::cached_attention:
+      return kernels::cached_attention<Storage>(attention, read, cache, written);
     case OperatorKind::layer_norm:
       return kernels::layer_norm_forward<Storage>(read, gain, bias, eps, written, mean, rstd);
     case OperatorKind::rms_norm:
@@ -41,6 +43,7 @@ void KernelCall<Storage>::forward() const {
     case OperatorKind::cross_entropy:
       return kernels::cross_entropy<Storage>(written, tokens, scale, true, write, loss, cap,
                                              misses);
+    case OperatorKind::logits:
     case OperatorKind::router: return kernels::router_forward<Storage>(read, weight, logits);
     case OperatorKind::choose_experts:
       return kernels::choose_experts(logits, normalizes_gates, gates, routes);
@@ -105,6 +108,8 @@ void KernelCall<Storage>::backward_input() const {
     case OperatorKind::combine: return kernels::dispatch<Storage>(d_written, routes, d_read);
     case OperatorKind::cut_heads: return kernels::join_heads<Storage>(d_written, heads, d_read);
     case OperatorKind::join_heads: return kernels::cut_heads<Storage>(d_written, heads, d_read);
+    case OperatorKind::cached_attention:
+    case OperatorKind::logits:
     case OperatorKind::cross_entropy:
     case OperatorKind::pointwise:
     case OperatorKind::reduce_scatter:

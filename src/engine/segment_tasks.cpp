@@ -62,6 +62,8 @@ SegmentTasks<Storage>::SegmentTasks(const plan::Plan& plan, const model::Config&
       z_loss_(model.z_loss),
       rotary_dim_(model.rotary_dim()),
       seq_len_(model.seq_len),
+      block_tokens_(model.generation.block_tokens),
+      blocks_per_sequence_(model.blocks_per_sequence()),
       blocks_(blocks),
       loads_(std::size_t(model.num_layers) * std::size_t(model.num_experts)) {
   const plan::Stage& stage = plan.stages[place.stage];
@@ -340,7 +342,16 @@ auto SegmentTasks<Storage>::call(const Pass& p, const Operator& op) const -> Cal
     c.tokens = tokens(p.o, Role::input);
   else
     c.read = tensor(p, op.read);
-  if (!p.backward || op.written != TensorId::output) c.written = tensor(p, op.written);
+  if (op.kind == OperatorKind::logits)
+    c.logits = rows(p.o.data(Role::output), p.rows, rows_of_table_);
+  else if (!p.backward || op.written != TensorId::output)
+    c.written = tensor(p, op.written);
+  if (op.kind == OperatorKind::cached_attention)
+    c.cache = {.data = p.o.template data<Storage>(Role::cache),
+               .block_tokens = block_tokens_,
+               .blocks_per_sequence = blocks_per_sequence_,
+               .sequences = p.o.template data<std::int32_t>(Role::sequences),
+               .tables = p.o.template data<std::int32_t>(Role::tables)};
   if (op.kind == OperatorKind::attention) c.lse = statistic(p, op.statistics.front());
   if (model::is_norm(op.kind)) {
     c.mean = part(statistic(p, op.statistics.front()).data(), c.read.extent_int(0));
@@ -440,12 +451,13 @@ void SegmentTasks<Storage>::for_modules(const Pass& p, const Operator& op, const
   const std::vector<Operator>& operators = p.list.segment.operators;
   const bool first = std::none_of(operators.data(), &op, reads_too);
   Write write_d_read = first ? Write::replace : Write::accumulate;
-  if (op.modules.empty() || op.kind == OperatorKind::router) {
+  const bool logits = model::makes_logits(op.kind);
+  if (op.modules.empty() || logits) {
     Call c = whole;
     c.write_d_read = write_d_read;
-    if (op.kind == OperatorKind::router) {
-      c.weight = weight(p, {Module::router});
-      c.d_weight = weight_grads(p, {Module::router});
+    if (logits) {
+      c.weight = weight(p, {op.modules.front()});
+      c.d_weight = weight_grads(p, {op.modules.front()});
     }
     return each(c);
   }

@@ -127,6 +127,7 @@ class SegmentTasks {
   bool normalizes_gates_;
   double balance_loss_, z_loss_;
   int head_dim_, rotary_dim_, seq_len_;
+  int block_tokens_, blocks_per_sequence_;  ///< of the key cache, in generation
   kernels::AttentionShape attention_;
   std::array<Columns, model::num_modules> columns_;
   std::map<model::SegmentKind, List> lists_;

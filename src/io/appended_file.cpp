@@ -1,4 +1,4 @@
-#include "appended_file.hpp"
+#include "io/appended_file.hpp"
 
 #include <fcntl.h>
 

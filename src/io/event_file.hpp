@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "appended_file.hpp"
+#include "io/appended_file.hpp"
 #include "io/metrics_log.hpp"
 
 namespace brume::io {

@@ -6,7 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "appended_file.hpp"
+#include "io/appended_file.hpp"
 #include "base/files.hpp"
 #include "base/log.hpp"
 #include "event_file.hpp"

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/attention.hpp"
+#include "kernels/cached_attention.hpp"
 #include "kernels/cross_entropy.hpp"
 #include "kernels/experts.hpp"
 #include "kernels/heads.hpp"
@@ -192,6 +193,19 @@ void promise_attention(const char* kernel, const AttentionShape& shape, const Qk
           kernel, "qkv [N, (H + 2 K) D], o [N, H D] and lse [batch H T] must fit the shape");
   promise(shape.key_head(shape.heads - 1) < shape.keys(), kernel,
           "each group of query heads needs a key head");
+}
+
+template <class Qkv, class O, class Cache>
+void promise_cached_attention(const char* kernel, const AttentionShape& shape, const Qkv& qkv,
+                              const Cache& cache, const O& o) {
+  promise(qkv.extent(1) == std::size_t(shape.width()) && o.extent(0) == qkv.extent(0) &&
+              o.extent(1) == std::size_t(shape.heads) * shape.head_dim,
+          kernel, "qkv [N, (H + 2 K) D] and o [N, H D] must fit the shape");
+  promise(shape.key_head(shape.heads - 1) < shape.keys(), kernel,
+          "each group of query heads needs a key head");
+  promise(cache.data != nullptr && cache.sequences != nullptr && cache.tables != nullptr &&
+              cache.block_tokens > 0 && cache.blocks_per_sequence > 0,
+          kernel, "there must be a cache with blocks");
 }
 
 }  // namespace brume::kernels

@@ -176,11 +176,18 @@ bool freeze(Config& config, const std::function<bool(const Parameter&)>& frozen)
   return trains;
 }
 
+Config generating(Config config, const Generation& sizes) {
+  freeze(config, [](const Parameter&) { return true; });
+  config.generation = sizes;
+  config.isolated = true;
+  config.exchanges_normed = false;
+  // Few tokens may all choose the experts of one rank.
+  config.rank_load_factor = std::max(1, config.num_experts);
+  return config;
+}
+
 bool Config::reads_documents(SegmentKind kind) const {
-  if (!isolated || kind == SegmentKind::head || kind == SegmentKind::mlp ||
-      kind == SegmentKind::experts)
-    return false;
-  return kind != SegmentKind::embedding || !rotary();
+  return isolated && (attends(kind) || (kind == SegmentKind::embedding && !rotary()));
 }
 
 float Config::embedding_scale() const {

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/error.hpp"
+#include "base/mix.hpp"
 #include "base/text.hpp"
 #include "heads.hpp"
 #include "model/model.hpp"
@@ -203,14 +204,6 @@ Block head_block(const Config& m) {
   return block;
 }
 
-/// A well-mixed 64-bit hash of a counter (splitmix64's finalizer constants, Steele et al. 2014).
-std::uint64_t mix(std::uint64_t x) {
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
-
 Expr aligned(const Expr& elements) {
   return ceil(elements / double(alignment_elements)) * double(alignment_elements);
 }
@@ -226,8 +219,6 @@ Expr local_elements(const Parameter& parameter) {
              ? by_tp
              : select(less(1.0, Expr::variable("ep")), cut_along(parameter.expert_dim), by_tp);
 }
-
-double uniform(std::uint64_t bits) { return (double(bits >> 11) + 0.5) * 0x1.0p-53; }
 
 }  // namespace
 
@@ -406,10 +397,11 @@ float initial_value(const Parameter& parameter, std::int64_t element, std::uint6
   if (parameter.init == Init::ones) return 1.0f;
   // Two uniform numbers per element, from a counter that is unique in the model.
   const std::uint64_t counter = std::uint64_t(parameter.first_index + element);
-  const std::uint64_t key = mix(seed);
-  const double u1 = uniform(mix(key ^ (2 * counter)));
+  const auto hash = [](std::uint64_t x) { return mix(x + golden_step); };
+  const std::uint64_t key = hash(seed);
+  const double u1 = uniform(hash(key ^ (2 * counter)));
   if (parameter.init == Init::uniform) return float(parameter.std * std::sqrt(12.0) * (u1 - 0.5));
-  const double u2 = uniform(mix(key ^ (2 * counter + 1)));
+  const double u2 = uniform(hash(key ^ (2 * counter + 1)));
   const double normal = std::sqrt(-2.0 * std::log(u1)) * std::cos(2.0 * std::numbers::pi * u2);
   return float(parameter.std * normal);
 }

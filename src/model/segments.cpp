@@ -17,7 +17,7 @@ struct Sizes {
         ep(Expr::variable("ep")),
         cp(Expr::variable("cp")),
         seq(m.seq_len),
-        tokens(b * seq / cp),
+        tokens(b * double(m.computed_tokens()) / cp),
         hidden(m.hidden_size),
         heads_tp(Expr(m.num_heads) / tp),
         head_dim(m.head_dim()),
@@ -331,6 +331,16 @@ TensorId SegmentList::attention(TensorId normed) {
   const TensorId attended = cuts_sequences_ ? of_sequence("attended.heads", s_.attended_tp / s_.cp)
                                             : activation("attended", s_.attended_tp);
   const Expr flops = 2.0 * s_.tokens * s_.seq * s_.attended_tp;  // half of the square: causal
+  if (m_.generates()) {
+    segment_.operators.push_back({.name = "attention",
+                                  .kind = OperatorKind::cached_attention,
+                                  .read = qkv,
+                                  .written = attended,
+                                  .dims = {s_.tokens, s_.seq, heads, s_.head_dim},
+                                  .forward_flops = flops,
+                                  .share = visible_share(m_, segment_.kind)});
+    return attended;
+  }
   segment_.operators.push_back({.name = "attention",
                                 .kind = OperatorKind::attention,
                                 .read = qkv,
@@ -410,7 +420,6 @@ Segment SegmentList::embedding() {
 Segment SegmentList::layer() {
   const SegmentKind kind = segment_.kind;
   const bool parallel = kind == SegmentKind::parallel;
-  const bool attends = kind != SegmentKind::mlp && kind != SegmentKind::experts;
   struct Branch {
     TensorId inner;
     Module out, post_norm;
@@ -419,15 +428,15 @@ Segment SegmentList::layer() {
   std::vector<Branch> branches;
   std::vector<Module> outs;
   TensorId normed_input =
-      normed(attends ? "norm1" : "norm2", attends ? Module::norm1 : Module::norm2);
-  if (attends)
+      normed(attends(kind) ? "norm1" : "norm2", attends(kind) ? Module::norm1 : Module::norm2);
+  if (attends(kind))
     branches.push_back(
         {attention(normed_input), Module::attention_out, Module::post_norm1, "post_norm1"});
   if (parallel && m_.layer_norms == 2) normed_input = normed("norm2", Module::norm2);
   if (kind == SegmentKind::experts)
     branches.push_back(
         {experts(normed_input), Module::experts_out, Module::post_norm2, "post_norm2"});
-  else if (parallel || !attends)
+  else if (parallel || !attends(kind))
     branches.push_back({mlp(normed_input), Module::mlp_out, Module::post_norm2, "post_norm2"});
   for (const Branch& branch : branches) outs.push_back(branch.out);
   if (m_.post_norms()) cut(TensorId::output);
@@ -457,9 +466,17 @@ Segment SegmentList::layer() {
 Segment SegmentList::head() {
   const TensorId normed = activation("norm.out", s_.hidden);
   norm("norm", Module::head_norm, TensorId::input, normed);
+  const std::vector<Module> table{m_.tied_head ? Module::token : Module::head};
+  if (m_.generates()) {
+    Tensor& logits = segment_.tensor(TensorId::output);
+    logits.columns = s_.vocab_tp, logits.element_bytes = statistic_bytes;
+    product("logits", OperatorKind::logits, normed, TensorId::output,
+            {table, s_.vocab_tp, s_.hidden});
+    return derived();
+  }
   const TensorId logits = activation("d_logits", s_.vocab_tp);
   product("logits", OperatorKind::matmul, normed, logits,
-          {{m_.tied_head ? Module::token : Module::head}, s_.vocab_tp, s_.hidden});
+          {table, s_.vocab_tp, s_.hidden});
   if (m_.tied_head) segment_.operators.back().trained = double(m_.trains_table());
   streaming("cross_entropy", OperatorKind::cross_entropy, logits, logits, {s_.tokens, s_.vocab_tp},
             s_.tokens * s_.vocab_tp)
@@ -536,7 +553,14 @@ std::vector<Kept> kept_tensors(const Config& config, Recompute recompute, LayerK
   return kept;
 }
 
+Expr cache_elements(const Config& config) {
+  const double tokens = double(config.generation.blocks) * config.generation.block_tokens;
+  return 2.0 * tokens * Sizes(config).keys_tp;
+}
+
 HeadPieces head_pieces(const Config& config) {
+  if (config.generates())
+    return {double(std::min(config.generation.tokens, config.generation.sequences)), 1.0};
   const Expr tokens = Sizes(config).tokens;
   const Expr each = ceil(tokens / ceil(tokens / double(config.head_tokens)));
   return {each, ceil(tokens / each)};

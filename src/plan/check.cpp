@@ -150,11 +150,11 @@ void check_split(const Plan& plan, const model::Config& model) {
                   model.num_experts > 0 ? "expert_ffn_size" : "ffn_size", model.inner_size());
     const std::string fault = context_fault(model, s.cp, s.tp, s.microbatch);
     stage_needs(fault.empty(), i, "{}", fault);
-    const std::int64_t tokens = std::int64_t{s.microbatch} * model.seq_len / s.cp;
+    const std::int64_t tokens = std::int64_t{s.microbatch} * model.computed_tokens() / s.cp;
     stage_needs(tokens % s.tp == 0, i,
                 "tp = {} must divide microbatch x seq_len{} = {} x {}{}, the tokens that its ranks "
                 "share between segments",
-                s.tp, s.cp > 1 ? " / cp" : "", s.microbatch, model.seq_len,
+                s.tp, s.cp > 1 ? " / cp" : "", s.microbatch, model.computed_tokens(),
                 s.cp > 1 ? fmt::format(" / {}", s.cp) : "");
   }
 }

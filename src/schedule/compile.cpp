@@ -116,6 +116,7 @@ void Compiler::write(const Slot& slot) {
 
 /// After the last slot: the head's share of a tied gradient goes home, loss and norm are summed.
 void Compiler::finish() {
+  if (context_.generates()) return;
   const int last_block = plan::block_range(context_.plan, context_.place.stage).last;
   const bool goes_back = context_.trains() && context_.model.has_backward(last_block);
   const Slot last{goes_back ? Slot::Kind::backward : Slot::Kind::forward,

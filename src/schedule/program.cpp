@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/error.hpp"
 
 namespace brume::schedule {
@@ -32,6 +34,7 @@ const char* name(Content content) {
     case Content::staging: return "staging";
     case Content::batch: return "tokens";
     case Content::totals: return "totals";
+    case Content::cache: return "key cache";
   }
   return "";
 }
@@ -68,6 +71,11 @@ bool computes_segment(Operation operation) {
   using enum Operation;
   return operation == forward || operation == backward || operation == backward_input ||
          operation == backward_weights || operation == recompute;
+}
+
+Arenas largest(Arenas a, const Arenas& b) {
+  for (std::size_t t = 0; t < a.size(); ++t) a[t] = std::max(a[t], b[t]);
+  return a;
 }
 
 const Operand* Task::find(Role role, int index) const {

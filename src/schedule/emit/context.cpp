@@ -15,7 +15,8 @@ Context::Context(const plan::Plan& plan_, const model::Config& model_, int rank_
       stages(plan::stages_beside(plan, place.stage)),
       sharded(plan::sharded(stage)),
       blocks(model::blocks(model)),
-      sequences_bytes(std::int64_t(stage.microbatch) * model.seq_len * model::token_bytes),
+      sequences_bytes(std::int64_t(stage.microbatch) * model.computed_tokens() *
+                      model::token_bytes),
       batch_bytes(sequences_bytes / stage.cp),
       stream_bytes(value(model::stream_bytes(model))),
       stream_shard_bytes(value(model::stream_shard_bytes(model))) {

@@ -92,6 +92,7 @@ struct Context {
   /// Whether a block's backward is in two parts.
   bool splits(int index) const { return plan.order.splits_backward() && is_layer(index); }
   bool trains() const { return options.mode == Mode::train; }
+  bool generates() const { return options.mode == Mode::generate; }
   /// Whether something of a block is trained.
   bool updates(int index) const { return block(index).trains(); }
   /// Whether a gradient goes on from a block, to the one before it or to the stage before.

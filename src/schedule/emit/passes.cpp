@@ -60,13 +60,14 @@ void Passes::segments_forward(const Slot& slot, Operation operation, const Slot*
   for (std::size_t i = 0; i < kinds.size(); ++i) {
     const SegmentKind kind = kinds[i];
     const bool last = i + 1 == kinds.size();
-    const bool made = !context_.is_head(slot.block) && !(last && operation == Operation::recompute);
+    const bool head = context_.is_head(slot.block), logits = head && context_.generates();
+    const bool made = !head && !(last && operation == Operation::recompute);
     const bool gathered = context_.stage.tp > 1 && kind != SegmentKind::embedding;
     const bool cut = context_.segments.at(kind).cuts_output, in_place = gathered && !cut;
     const char* name = last ? "output" : "middle";
     const BufferId input = kept.use(slot, kind);
     if (last && operation == Operation::forward) kept.use_first_beside(next);
-    BufferId output = BufferId::none;
+    BufferId output = logits ? persistent_.logits : BufferId::none;
     if (made)
       output = in_place ? input
                : cut    ? stores_.streams.make_shard(slot, name)
@@ -94,7 +95,8 @@ void Passes::later_pieces(const Slot& slot) {
 
 void Passes::run_forward(const Slot& slot, SegmentKind kind, Operation operation, BufferId output,
                          int piece) {
-  const bool head = kind == SegmentKind::head, whole_loss = head && context_.stage.tp == 1;
+  const bool head = kind == SegmentKind::head, learns = head && !context_.generates(),
+             whole_loss = learns && context_.stage.tp == 1;
   const bool first_loss = whole_loss && slot.microbatch == 0 && piece == 0;
   const std::vector<BufferId>& saved = stores_.activations.saved(slot, kind);
   std::vector<Operand> operands{input(slot, kind, piece),
@@ -106,14 +108,15 @@ void Passes::run_forward(const Slot& slot, SegmentKind kind, Operation operation
   if (output != BufferId::none) operands.push_back(writes(Role::output, output));
   if (head && context_.model.tied_head)
     operands.push_back(reads(Role::weights, stores_.tied.use(stores_.weights), 1));
-  if (head)
+  if (learns)
     operands.push_back(reads(Role::targets, tokens(persistent_.targets, slot, kind, piece)));
   add_documents(operands, slot, kind);
+  add_cache(operands, slot, kind);
   if (whole_loss) operands.push_back(loss(first_loss));
   add_runs(slot, operation, std::move(operands), {.segment = kind, .replaces = first_loss},
            scratch);
   stores_.activations.release_shard();
-  if (head && !whole_loss) run_loss(slot, piece);
+  if (learns && !whole_loss) run_loss(slot, piece);
 }
 
 /// Tensor-parallel ranks know the loss of a token once they have the statistics of each one's part
@@ -355,6 +358,14 @@ void Passes::add_documents(std::vector<Operand>& operands, const Slot& slot, Seg
     operands.push_back(reads(Role::documents,
                              Part(persistent_.documents, slot.microbatch * context_.sequences_bytes,
                                   context_.sequences_bytes)));
+}
+
+/// In generation attention reads the keys of earlier tokens, and keeps new ones.
+void Passes::add_cache(std::vector<Operand>& operands, const Slot& slot, SegmentKind kind) {
+  if (!context_.generates() || !model::attends(kind)) return;
+  operands.push_back(updates(Role::cache, persistent_.caches.at(slot.block)));
+  operands.push_back(reads(Role::sequences, persistent_.sequences));
+  operands.push_back(reads(Role::tables, persistent_.tables));
 }
 
 BufferId Passes::add_workspace(std::vector<Operand>& operands, const Slot& slot,

@@ -95,14 +95,34 @@ PersistentBuffers::PersistentBuffers(const Context& context, ProgramBuilder& bui
     return build.add(name, Tier::device, content, bytes, -1, true);
   };
   const std::int64_t all_batches = context.batch_bytes * context.plan.microbatches;
+  if (context.generates()) {
+    // Programs of passes of several sizes have the same weights and caches, so sizes come behind.
+    const std::int64_t cache_bytes = context.value(model::cache_elements(context.model)) *
+                                     model::activation_bytes(context.model.precision);
+    for (const auto& [block, stage] : context.stage_of_block)
+      if (context.is_layer(block))
+        caches[block] = build.add(context.block(block).name + ".cache", Tier::device,
+                                  Content::cache, cache_bytes, block, true);
+    const std::int64_t tables_bytes = std::int64_t{context.model.generation.sequences} *
+                                      context.model.blocks_per_sequence() *
+                                      std::int64_t(sizeof(std::int32_t));
+    tables = rest("tables", Content::batch, tables_bytes);
+    sequences = rest("sequences", Content::batch, all_batches);
+    if (context.holds_last_stage()) {
+      const model::Segment head = model::segment(context.model, SegmentKind::head);
+      const model::Tensor& made = head.tensor(model::TensorId::output);
+      logits = rest("logits", Content::batch, context.value(made.elements()) * made.element_bytes);
+    }
+  }
   if (context.holds_first_stage()) inputs = rest("inputs", Content::batch, all_batches);
-  if (context.holds_last_stage()) {
+  if (context.holds_last_stage() && !context.generates()) {
     targets = rest("targets", Content::batch, all_batches);
     loss = rest("loss", Content::totals, 2 * sizeof(double));
   }
   if (context.model.isolated)
     documents =
         rest("documents", Content::batch, context.sequences_bytes * context.plan.microbatches);
+  if (context.generates()) return;
   totals = rest("totals", Content::totals, 2 * sizeof(double));
 }
 

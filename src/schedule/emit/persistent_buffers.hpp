@@ -58,6 +58,10 @@ class PersistentBuffers {
   BufferId documents = BufferId::none;  ///< where each token's begins, if they are isolated
   BufferId loss = BufferId::none;       ///< on the last stage
   BufferId totals = BufferId::none;
+  // In generation:
+  std::map<int, BufferId> caches;  ///< of layers, by block
+  BufferId sequences = BufferId::none, tables = BufferId::none;
+  BufferId logits = BufferId::none;  ///< on the last stage
 
  private:
   std::map<int, BlockState> blocks_;  ///< by index

@@ -18,7 +18,7 @@ Streams::Streams(const Store& store) : Store(store) {
   const plan::Plan& plan = context_.plan;
   for (int stage : context_.stages) {
     const auto between = [&](Lane& lane, int from, int to) {
-      lane.messages[stage].add(plan::stream_messages(plan, from, to, context_.model.seq_len),
+      lane.messages[stage].add(plan::stream_messages(plan, from, to, context_.model.computed_tokens()),
                                context_.rank);
     };
     if (stage > 0) {

@@ -9,7 +9,7 @@ std::vector<plan::Pass> passes(const plan::Plan& plan, int first, const Options&
   const plan::RankPasses passes(order, plan.shape(), first);
   std::vector<plan::Pass> all;
   const auto add = [&](const plan::Pass& pass) { all.push_back(pass); };
-  options.mode == Mode::evaluate ? passes.each_forward(add) : passes.each(add);
+  options.mode == Mode::train ? passes.each(add) : passes.each_forward(add);
   return all;
 }
 

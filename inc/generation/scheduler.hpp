@@ -1,0 +1,79 @@
+/// @file Decides which tokens of which sequences are computed in each pass.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <span>
+#include <vector>
+
+#include "engine/generator.hpp"
+#include "generation/sampling.hpp"
+
+namespace brume::generation {
+
+/// Sequences that are computed together. New ones begin as soon as there is room (continuous
+/// batching); a prompt is computed in pieces beside the next tokens of others, so that no pass is
+/// longer than the longest one. Sequences take blocks of the key cache as they grow. When none is
+/// left, the newest sequence gives its blocks back and is computed again later, in which no token
+/// is lost.
+///
+/// Deterministic: ranks that are told the same do the same.
+class Scheduler {
+ public:
+  /// @param sizes               those of the generator
+  /// @param blocks_per_sequence Config::blocks_per_sequence()
+  /// @throws Error(input) when the longest sequence does not fit in the cache
+  Scheduler(const model::Generation& sizes, int blocks_per_sequence);
+
+  /// @param id      the caller's number for the sequence, any but one that is open
+  /// @param prompt  at least one token
+  void add(std::int64_t id, std::vector<std::int32_t> prompt);
+
+  /// The next pass; empty when no sequence is open. Its tables are valid until the next call.
+  struct Pass {
+    engine::GeneratorPass tokens = {};
+    std::vector<std::int64_t> wanted = {};  ///< ids of the sequences that get logits, in order
+  };
+  Pass next();
+
+  /// After a pass each wanted sequence goes on with a token, or ends.
+  void append(std::int64_t id, std::int32_t token);
+  void end(std::int64_t id);
+
+  History history(std::int64_t id) const;
+  int open() const { return int(waiting_.size() + running_.size()); }
+  /// Sequences that could begin if they were there.
+  int room() const { return std::max(0, 2 * sizes_.sequences - open()); }
+  std::int64_t preemptions() const { return preemptions_; }
+
+ private:
+  struct Sequence {
+    std::int64_t id;
+    std::vector<std::int32_t> tokens;
+    std::int64_t prompt;    ///< so many first tokens were given
+    int computed = 0;       ///< so many have keys in the cache
+    int slot = -1;          ///< number among the generator's sequences; below 0: it waits
+    std::vector<std::int32_t> blocks = {};
+
+    int left() const { return int(tokens.size()) - computed; }
+  };
+  std::list<Sequence>::iterator find(std::int64_t id);
+  bool reserve(Sequence& sequence, int tokens);
+  void release(Sequence& sequence);
+  void preempt_newest();
+  bool begin_next();
+  void add_piece(Sequence& sequence, int count, Pass& pass,
+                 std::vector<engine::GeneratorPass::Token>& others);
+
+  model::Generation sizes_;
+  int blocks_per_sequence_;
+  std::list<Sequence> waiting_;  ///< in the order in which they begin
+  std::list<Sequence> running_;  ///< oldest first
+  std::vector<std::int32_t> free_blocks_;
+  std::vector<int> free_slots_;
+  std::vector<std::int32_t> tables_;
+  std::int64_t preemptions_ = 0;
+};
+
+}  // namespace brume::generation

@@ -1,0 +1,124 @@
+#include "prompts.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <system_error>
+
+#include "base/error.hpp"
+#include "base/files.hpp"
+#include "deck/json.hpp"
+#include "io/appended_file.hpp"
+
+namespace brume::app {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+constexpr std::int64_t most_lines_bytes = std::int64_t{1} << 32;
+
+/// Calls each(line, number from 1) for lines that are not empty.
+template <class Each>
+void for_lines(std::string_view text, const Each& each) {
+  for (std::int64_t number = 1; !text.empty(); ++number) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    std::string_view line = text.substr(0, end);
+    text.remove_prefix(std::min(text.size(), end + 1));
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    if (line.find_first_not_of(" \t") != line.npos) each(line, number);
+  }
+}
+
+bool is_object(std::string_view line) {
+  return line.starts_with('{') && json::parse(line, nullptr, false).is_object();
+}
+
+std::string name_of(const json& object) {
+  for (const char* key : {"custom_id", "id"})
+    if (const auto found = object.find(key); found != object.end())
+      return found->is_string() ? found->get<std::string>() : found->dump();
+  return {};
+}
+
+Prompt prompt_of(std::string_view line, const std::string& where) {
+  const json object = deck::parse_json(line, where);
+  require(object.is_object(), Failure::input, "{}: must be an object of JSON", where);
+  const auto body = object.find("body");
+  const json& from = body != object.end() && body->is_object() ? *body : object;
+  require(!from.contains("messages"), Failure::input,
+          "{}: has 'messages': chat templates are not supported yet. Give the text that the "
+          "template makes of them as 'prompt'.",
+          where);
+  const auto prompt = from.find("prompt");
+  require(prompt != from.end() && prompt->is_string(), Failure::input,
+          "{}: needs a 'prompt' that is a string", where);
+  return {prompt->get<std::string>(), name_of(object)};
+}
+
+std::string dump(const ordered_json& line) {
+  return line.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+}
+
+/// As a line of JSON keeps a text.
+std::string kept(const std::string& text) { return json::parse(dump(text)).get<std::string>(); }
+
+}  // namespace
+
+std::vector<Prompt> read_prompts(const fs::path& file) {
+  const Bytes bytes = read_file(file, Failure::input, most_lines_bytes, Links::follow);
+  std::vector<Prompt> prompts;
+  std::optional<bool> lines_of_json;
+  for_lines(as_text(bytes), [&](std::string_view line, std::int64_t number) {
+    if (!lines_of_json) lines_of_json = is_object(line);
+    const std::string where = fmt::format("{}:{}", file.string(), number);
+    prompts.push_back(*lines_of_json ? prompt_of(line, where) : Prompt{std::string(line)});
+  });
+  require(!prompts.empty(), Failure::input, "{}: holds no prompts", file.string());
+  return prompts;
+}
+
+std::string json_line(const AnswerLine& answer) {
+  ordered_json line{{"index", answer.prompt}};
+  if (answer.sample > 0) line["sample"] = answer.sample;
+  if (!answer.id.empty()) line["id"] = answer.id;
+  line["prompt"] = answer.question;
+  line[answer.finish == "error" ? "error" : "text"] = answer.text;
+  line["finish_reason"] = answer.finish;
+  line["prompt_tokens"] = answer.prompt_tokens;
+  line["tokens"] = answer.tokens;
+  if (answer.log_probability) line["log_probability"] = *answer.log_probability;
+  return dump(line) + "\n";
+}
+
+std::set<std::pair<std::int64_t, int>> read_answered(const fs::path& file,
+                                                     const std::vector<Prompt>& prompts,
+                                                     int samples) {
+  std::set<std::pair<std::int64_t, int>> answered;
+  std::error_code none;
+  if (!fs::exists(file, none)) return answered;
+  const Bytes bytes = read_file(file, Failure::storage, most_lines_bytes, Links::follow);
+  const std::string_view all = as_text(bytes), text = all.substr(0, all.rfind('\n') + 1);
+  for_lines(text, [&](std::string_view line, std::int64_t number) {
+    const json object = json::parse(line, nullptr, false);
+    const auto whole_number = [&](const char* key, std::int64_t otherwise) {
+      if (!object.is_object() || !object.contains(key)) return otherwise;
+      return object[key].is_number_unsigned() ? object[key].get<std::int64_t>() : -1;
+    };
+    const std::int64_t index = whole_number("index", -1), sample = whole_number("sample", 0);
+    const bool fits = index >= 0 && index < std::ssize(prompts) && sample >= 0 &&
+                      sample < samples && object.contains("prompt") &&
+                      object["prompt"] == kept(prompts[std::size_t(index)].text);
+    require(fits, Failure::input,
+            "{}:{}: is no answer to these prompts. Name another file, or remove this one.",
+            file.string(), number);
+    answered.emplace(index, int(sample));
+  });
+  if (text.size() < all.size()) io::AppendedFile(file).cut(std::int64_t(text.size()));
+  return answered;
+}
+
+}  // namespace brume::app

@@ -1,0 +1,45 @@
+/// @file Prompts in, answers out: lines of text or of JSON.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace brume::app {
+
+struct Prompt {
+  std::string text;
+  std::string id = {};  ///< the file's own name of it, if any
+};
+
+/// The prompts of a file. If its first line is an object of JSON, each line is one, with the prompt
+/// as "prompt" or, as OpenAI-compatible servers take batches, as "body.prompt"; "id" or "custom_id"
+/// names it. Otherwise each line is a prompt. Empty lines do not count.
+/// @throws Error(input) naming the line
+std::vector<Prompt> read_prompts(const std::filesystem::path& file);
+
+/// One answer to a prompt.
+struct AnswerLine {
+  std::int64_t prompt;  ///< index
+  int sample;           ///< among the answers to that prompt
+  std::string id = {};
+  std::string question = {};  ///< the prompt's text
+  std::string text = {};
+  std::string finish;  ///< end, stop or length; error: `text` says what is wrong
+  std::int64_t prompt_tokens = 0, tokens = 0;
+  std::optional<double> log_probability = {};  ///< of all tokens of the answer [nats]
+};
+/// A line of JSON, with the end of the line.
+std::string json_line(const AnswerLine& answer);
+
+/// Answers that a file has, as prompt and sample; cuts off a last line that a kill left unfinished.
+/// @throws Error(input) for answers to other prompts, Error(storage)
+std::set<std::pair<std::int64_t, int>> read_answered(const std::filesystem::path& file,
+                                                     const std::vector<Prompt>& prompts,
+                                                     int samples);
+
+}  // namespace brume::app

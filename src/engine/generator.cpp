@@ -1,0 +1,240 @@
+#include "engine/generator.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <utility>
+
+#include "base/error.hpp"
+#include "device/device.hpp"
+#include "executor.hpp"
+#include "job.hpp"
+#include "schedule/compile.hpp"
+#include "state.hpp"
+
+namespace brume::engine {
+
+using schedule::Buffer;
+using schedule::Program;
+
+namespace {
+
+constexpr schedule::Options options{.mode = schedule::Mode::generate};
+
+/// Lengths of passes [tokens]: a pass takes the shortest one that holds its tokens. Tensor-parallel
+/// ranks cut them evenly.
+std::vector<int> lengths(const plan::Plan& plan, int longest) {
+  int step = 1;
+  for (const plan::Stage& stage : plan.stages) step = std::lcm(step, stage.tp);
+  std::vector<int> all{step};
+  while (all.back() < longest) all.push_back(2 * all.back());
+  return all;
+}
+
+model::Config with_length(model::Config model, int tokens) {
+  model.generation.tokens = tokens;
+  return model;
+}
+
+/// Logits of V tokens of the vocabulary, from the parts that ranks have of them.
+void join_parts(std::span<const float> parts, int rows, int ranks, std::int64_t vocab,
+                std::vector<float>& joined) {
+  const std::int64_t widest = model::cut(vocab, ranks, 0).count;
+  joined.resize(std::size_t(rows * vocab));
+  for (int rank = 0; rank < ranks; ++rank) {
+    const model::Cut cut = model::cut(vocab, ranks, rank);
+    const float* from = parts.data() + rank * rows * widest;
+    for (int row = 0; row < rows; ++row, from += cut.count)
+      std::copy_n(from, cut.count, joined.data() + row * vocab + cut.first);
+  }
+}
+
+}  // namespace
+
+plan::Plan generating(plan::Plan plan) {
+  require(plan.order.chunks == 1, Failure::input,
+          "generation needs stages with devices of their own, the plan has {} stages on each",
+          plan.order.chunks);
+  const int copies = plan.stages.front().data_ranks();
+  for (plan::Stage& stage : plan.stages) {
+    require(stage.data_ranks() == copies, Failure::input,
+            "generation needs as many data-parallel ranks in each stage, the plan has {} and {}",
+            copies, stage.data_ranks());
+    const plan::Stage given = stage;
+    stage = {.first_layer = given.first_layer,
+             .layers = given.layers,
+             .nodes = given.nodes,
+             .devices_per_node = given.devices_per_node,
+             .dp = copies,
+             .tp = given.tp,
+             .ep = given.ep,
+             .weight_offload_ratio = given.weight_offload_ratio,
+             .group = given.group};
+  }
+  plan.global_batch = copies;
+  plan.microbatches = 1;
+  plan.order = {};
+  return plan;
+}
+
+schedule::Arenas generator_bytes(const plan::Plan& plan, const model::Config& model, int rank) {
+  schedule::Arenas bytes{};
+  for (const int tokens : lengths(plan, model.generation.tokens))
+    bytes = schedule::largest(
+        bytes, schedule::arena_bytes(plan, with_length(model, tokens), rank, options));
+  return bytes;
+}
+
+struct Generator::Impl {
+  /// Passes of one length.
+  struct Length {
+    model::Config model;
+    Program program;
+  };
+
+  /// The compute tasks of passes of all lengths, by their Programs.
+  class ByProgram final : public Compute {
+   public:
+    void add(const Program& program, std::unique_ptr<Compute> compute) {
+      by_program_.emplace(&program, std::move(compute));
+    }
+    void run(const Program& program, const schedule::Task& task,
+             const StepScalars& step) const override {
+      by_program_.at(&program)->run(program, task, step);
+    }
+    std::vector<std::int64_t> take_loads() const override { return {}; }
+
+   private:
+    std::map<const Program*, std::unique_ptr<Compute>> by_program_;
+  };
+
+  Impl(const plan::Plan& plan, const model::Config& model, const Settings& settings,
+       comm::Communicator& world)
+      : plan(plan),
+        model(model),
+        place(plan::place(plan, world.rank())),
+        all(compile_all(plan, model, world.rank())),
+        arena(reserve(generator_bytes(plan, model, world.rank()), settings, world)),
+        groups(this->plan, all.back().program, world),
+        copy(world.split(place.index(model::data_axes), world.rank())),
+        head(world.split(is_last() ? place.index(model::data_axes) : -1, world.rank())),
+        executor(arena, compute, groups, settings, model.precision,
+                 [&world](const std::exception_ptr& failure) {
+                   leave(world, "a pass", failure);
+                 }) {
+    for (const Length& length : all)
+      compute.add(length.program, make_compute(this->plan, length.model, world.rank(),
+                                               settings.optimizer, arena));
+    if (device::on_device())
+      for (const Length& length : all) executor.connect(length.program);
+    if (settings.check_memory)
+      for (const Length& length : all) guards.emplace_back(length.program, arena);
+  }
+
+  static std::vector<Length> compile_all(const plan::Plan& plan, const model::Config& model,
+                                         int rank) {
+    std::vector<Length> all;
+    for (const int tokens : lengths(plan, model.generation.tokens)) {
+      Length& length = all.emplace_back(with_length(model, tokens), Program());
+      length.program = schedule::compile(plan, length.model, rank, options);
+    }
+    return all;
+  }
+
+  bool is_last() const { return place.stage + 1 == plan.num_stages(); }
+
+  /// Puts values at the beginning of a buffer, if this rank has it.
+  void put(const Program& program, std::string_view name, std::span<const std::int32_t> values) {
+    for (const Buffer& buffer : program.buffers)
+      if (buffer.persistent && buffer.name == name)
+        device::copy_now(arena.at(buffer), values.data(), std::ssize(values) * 4);
+  }
+
+  /// Puts a pass where its tasks look for it, and fills it up with tokens of no sequence.
+  void load(const Length& length, const GeneratorPass& pass) {
+    const auto count = std::size_t(length.model.generation.tokens);
+    std::vector<std::int32_t> tokens(count), begins(count), sequences(count, -1);
+    for (std::size_t n = 0; n < count; ++n) {
+      const bool is_there = n < pass.tokens.size();
+      const std::int32_t place = is_there ? pass.tokens[n].place : 0;
+      begins[n] = std::int32_t(n % std::size_t(model.seq_len)) - place;
+      if (!is_there) continue;
+      tokens[n] = pass.tokens[n].token;
+      sequences[n] = pass.tokens[n].sequence;
+    }
+    put(length.program, "inputs", tokens);
+    put(length.program, "documents", begins);
+    put(length.program, "sequences", sequences);
+    put(length.program, "tables", pass.tables);
+  }
+
+  std::span<const float> take_logits(const Program& program, int wanted) {
+    if (!is_last() || wanted == 0) return {};
+    const auto buffer =
+        std::ranges::find_if(program.buffers, [](const Buffer& b) { return b.name == "logits"; });
+    const int ranks = head->size();
+    const std::int64_t widest = model::cut(model.vocab_size, ranks, 0).count,
+                       own = model::cut(model.vocab_size, ranks, head->rank()).count;
+    parts.resize(std::size_t(ranks * wanted * widest));
+    device::copy_now(parts.data() + head->rank() * wanted * widest, arena.at(*buffer),
+                     wanted * own * std::int64_t(sizeof(float)));
+    if (ranks > 1) head->all_gather(std::span(parts));
+    if (head->rank() != 0) return {};
+    join_parts(parts, wanted, ranks, model.vocab_size, logits);
+    if (const auto cap = float(model.logits_cap); cap > 0.0f)
+      for (float& logit : logits) logit = cap * std::tanh(logit / cap);
+    return logits;
+  }
+
+  plan::Plan plan;
+  model::Config model;
+  plan::Place place;
+  std::vector<Length> all;  ///< shortest first
+  Arena arena;
+  ByProgram compute;
+  Groups groups;
+  std::unique_ptr<comm::Communicator> copy;
+  std::unique_ptr<comm::Communicator> head;  ///< the ranks of the copy's last stage
+  std::vector<float> parts, logits;
+  std::vector<GuardCheck> guards;
+  std::vector<schedule::Span> times;
+  Executor executor;  ///< last: its threads use the rest
+};
+
+Generator::Generator(const plan::Plan& plan, const model::Config& model, const Settings& settings,
+                     comm::Communicator& world) {
+  require(plan.devices() == world.size(), Failure::input,
+          "the plan is for {} ranks, the job has {}", plan.devices(), world.size());
+  impl_ = std::make_unique<Impl>(plan, model, settings, world);
+}
+
+Generator::~Generator() = default;
+
+std::vector<Slab> Generator::slabs() {
+  return engine::slabs(impl_->all.back().program, impl_->plan, impl_->model, &impl_->arena);
+}
+
+comm::Communicator& Generator::copy() { return *impl_->copy; }
+int Generator::copy_index() const { return impl_->place.index(model::data_axes); }
+int Generator::sampler() const {
+  return impl_->copy->size() - impl_->plan.stages.back().tp;  // stages own ranks in their order
+}
+
+std::span<const float> Generator::run(const GeneratorPass& pass) {
+  Impl& g = *impl_;
+  const auto at = std::ranges::find_if(g.all, [&](const Impl::Length& length) {
+    return length.model.generation.tokens >= std::ssize(pass.tokens);
+  });
+  require(at != g.all.end() && pass.wanted <= std::min<std::ptrdiff_t>(
+                                                  std::ssize(pass.tokens),
+                                                  g.model.generation.sequences),
+          Failure::bug, "a pass of {} tokens and {} logits is too long", pass.tokens.size(),
+          pass.wanted);
+  g.load(*at, pass);
+  const GuardCheck* guards =
+      g.guards.empty() ? nullptr : &g.guards[std::size_t(at - g.all.begin())];
+  g.executor.run(at->program, Parts::train, {}, guards, g.times);
+  return g.take_logits(at->program, pass.wanted);
+}
+
+}  // namespace brume::engine

@@ -1,0 +1,112 @@
+#include "generation/sampling.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <vector>
+
+#include "base/error.hpp"
+#include "base/mix.hpp"
+
+namespace brume::generation {
+namespace {
+
+struct Candidate {
+  std::int32_t token;
+  double weight;  ///< a logit, then its exponential
+};
+
+bool more_likely(const Candidate& a, const Candidate& b) {
+  return a.weight != b.weight ? a.weight > b.weight : a.token < b.token;
+}
+
+bool penalizes(const Sampling& how) {
+  return how.repetition_penalty != 1.0 || how.presence_penalty != 0.0 ||
+         how.frequency_penalty != 0.0;
+}
+
+void penalize(const Sampling& how, const History& history, std::vector<float>& logits) {
+  std::map<std::int32_t, int> counts;  // in the answer
+  for (std::size_t i = 0; i < history.tokens.size(); ++i)
+    counts[history.tokens[i]] += std::int64_t(i) >= history.prompt ? 1 : 0;
+  for (const auto& [token, count] : counts) {
+    if (token < 0 || std::size_t(token) >= logits.size()) continue;
+    double logit = logits[std::size_t(token)];
+    logit = logit > 0.0 ? logit / how.repetition_penalty : logit * how.repetition_penalty;
+    if (count > 0) logit -= how.presence_penalty + how.frequency_penalty * count;
+    logits[std::size_t(token)] = float(logit);
+  }
+}
+
+/// The candidates that top-k leaves, of which the likeliest come first as far as top-p asks.
+void cut_tail(std::vector<Candidate>& all, const Sampling& how) {
+  if (how.top_k > 0 && std::size_t(how.top_k) < all.size()) {
+    std::ranges::nth_element(all, all.begin() + (how.top_k - 1), more_likely);
+    const double least = all[std::size_t(how.top_k) - 1].weight;
+    std::erase_if(all, [&](const Candidate& one) { return one.weight < least; });
+  }
+  const double top = std::ranges::max(all, {}, &Candidate::weight).weight;
+  double sum = 0.0;
+  for (Candidate& one : all) sum += one.weight = std::exp(one.weight - top);
+  if (how.top_p < 1.0) {
+    // Sorts as many as are needed: most of the weight is in few tokens.
+    double reached = 0.0;
+    std::size_t kept = 0;
+    for (std::size_t sorted = 0; kept < all.size() && reached < how.top_p * sum;) {
+      if (kept == sorted) {
+        sorted = std::min(all.size(), std::max<std::size_t>(64, 8 * sorted));
+        std::partial_sort(all.begin() + std::ptrdiff_t(kept),
+                          all.begin() + std::ptrdiff_t(sorted), all.end(), more_likely);
+      }
+      reached += all[kept++].weight;
+    }
+    all.resize(std::max<std::size_t>(1, kept));
+  }
+  if (how.min_p > 0.0)  // the likeliest has the weight 1
+    std::erase_if(all, [&](const Candidate& one) { return one.weight < how.min_p; });
+}
+
+std::int32_t draw(std::span<const float> logits, const Sampling& how, double number) {
+  std::vector<Candidate> all(logits.size());
+  for (std::size_t i = 0; i < logits.size(); ++i)
+    all[i] = {std::int32_t(i), double(logits[i]) / how.temperature};
+  cut_tail(all, how);
+  const double sum = std::accumulate(all.begin(), all.end(), 0.0,
+                                     [](double s, const Candidate& c) { return s + c.weight; });
+  double left = number * sum;
+  for (const Candidate& one : all)
+    if ((left -= one.weight) < 0.0) return one.token;
+  return all.back().token;
+}
+
+}  // namespace
+
+Choice choose(std::span<const float> logits, const Sampling& how, const History& history,
+              std::uint64_t sequence) {
+  const auto likeliest = [](std::span<const float> of) {
+    return std::int32_t(std::ranges::max_element(of) - of.begin());
+  };
+  // The sum is finite if all logits are, or are minus infinity.
+  const float top = logits[std::size_t(likeliest(logits))];
+  double sum = 0.0;
+  for (const float logit : logits) sum += std::exp(double(logit - top));
+  require(std::isfinite(sum) && std::isfinite(top), Failure::input,
+          "the model makes logits that are not finite: its weights are damaged, or too large for "
+          "its precision");
+  std::vector<float> penalized;
+  std::span<const float> used = logits;
+  if (penalizes(how)) {
+    penalized.assign(logits.begin(), logits.end());
+    penalize(how, history, penalized);
+    used = penalized;
+  }
+  const std::uint64_t place = history.tokens.size();
+  const std::uint64_t key = mix(mix(how.seed + golden_step) + sequence * golden_step);
+  const std::int32_t token = how.temperature == 0.0
+                                 ? likeliest(used)
+                                 : draw(used, how, uniform(mix(key + place * golden_step)));
+  return {token, double(logits[std::size_t(token)] - top) - std::log(sum)};
+}
+
+}  // namespace brume::generation
