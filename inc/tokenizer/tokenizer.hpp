@@ -51,6 +51,10 @@ class Tokenizer {
   /// The bytes of the tokens, one after the other. @throws Error(input) for a token that is none
   std::string decode(std::span<const std::int32_t> tokens) const;
 
+  /// The bytes of a token that others come before; none for special tokens, and for ids that are
+  /// none.
+  std::string_view text_within(std::int32_t token) const;
+
   /// Bytes of text that a document's tokens from number `first` on stand for; added tokens stand
   /// for none, and a space that encoding puts before a text does not count.
   /// @throws Error(input) for a token that is none

@@ -477,7 +477,7 @@ class Generation {
 
   std::string bytes_of(std::int32_t token) const {
     if (!tokenizer_) return {char(token)};
-    return tokenizer_->decode(std::span(&token, 1));
+    return std::string(tokenizer_->text_within(token));
   }
 
   std::string line(const Open& open, const char* finish) const {

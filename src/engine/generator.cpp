@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
+#include <optional>
 #include <utility>
 
 #include "base/error.hpp"
@@ -112,6 +114,7 @@ struct Generator::Impl {
        comm::Communicator& world)
       : plan(plan),
         model(model),
+        checks_memory(settings.check_memory),
         place(plan::place(plan, world.rank())),
         all(compile_all(plan, model, world.rank())),
         arena(reserve(generator_bytes(plan, model, world.rank()), settings, world)),
@@ -127,8 +130,6 @@ struct Generator::Impl {
                                                settings.optimizer, arena));
     if (device::on_device())
       for (const Length& length : all) executor.connect(length.program);
-    if (settings.check_memory)
-      for (const Length& length : all) guards.emplace_back(length.program, arena);
   }
 
   static std::vector<Length> compile_all(const plan::Plan& plan, const model::Config& model,
@@ -188,6 +189,7 @@ struct Generator::Impl {
 
   plan::Plan plan;
   model::Config model;
+  bool checks_memory;
   plan::Place place;
   std::vector<Length> all;  ///< shortest first
   Arena arena;
@@ -196,7 +198,6 @@ struct Generator::Impl {
   std::unique_ptr<comm::Communicator> copy;
   std::unique_ptr<comm::Communicator> head;  ///< the ranks of the copy's last stage
   std::vector<float> parts, logits;
-  std::vector<GuardCheck> guards;
   std::vector<schedule::Span> times;
   Executor executor;  ///< last: its threads use the rest
 };
@@ -231,9 +232,9 @@ std::span<const float> Generator::run(const GeneratorPass& pass) {
           Failure::bug, "a pass of {} tokens and {} logits is too long", pass.tokens.size(),
           pass.wanted);
   g.load(*at, pass);
-  const GuardCheck* guards =
-      g.guards.empty() ? nullptr : &g.guards[std::size_t(at - g.all.begin())];
-  g.executor.run(at->program, Parts::train, {}, guards, g.times);
+  std::optional<GuardCheck> guards;  // of this pass, because others have buffers elsewhere
+  if (g.checks_memory) guards.emplace(at->program, g.arena);
+  g.executor.run(at->program, Parts::train, {}, guards ? &*guards : nullptr, g.times);
   return g.take_logits(at->program, pass.wanted);
 }
 

@@ -27,7 +27,10 @@ class Scheme {
   /// What a token stands for. @throws Error(input) for one that is none
   const std::string& text(std::int32_t token) const;
   int vocab_size() const { return int(texts_.size()); }
+  bool has(std::int32_t id) const;
   bool is_added(std::int32_t token) const { return added_.contains(token); }
+  /// Whether it has a task, such as to end a text, and stands for no text.
+  bool is_special(std::int32_t token) const { return special_.contains(token); }
   bool drops_space() const { return drops_space_; }  ///< that a decoded text begins with
   /// Whether encoding puts such a space behind added tokens too.
   bool spaces_after_added() const { return spaces_after_added_; }
@@ -37,11 +40,10 @@ class Scheme {
 
  protected:
   void put(std::int32_t id, const std::string& bytes);
-  bool has(std::int32_t id) const;
   /// Takes a token that cannot be made of text here. @param whole  the tokenizer's file
   void add_unknown(const CompanionToken& token, const std::string& whole);
 
-  std::set<std::int32_t> added_;
+  std::set<std::int32_t> added_, special_;
   bool drops_space_ = false;
   bool spaces_after_added_ = false;
 

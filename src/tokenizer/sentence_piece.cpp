@@ -41,7 +41,7 @@ SentencePiece::SentencePiece(const std::filesystem::path& path)
   for (int id = 0; id < model_->GetPieceSize(); ++id) {
     const std::string& piece = model_->IdToPiece(id);
     const bool special = model_->IsControl(id) || model_->IsUnknown(id);
-    if (special) added_.insert(id);
+    if (special) added_.insert(id), special_.insert(id);
     put(id, model_->IsByte(id) ? std::string(1, byte_of(piece))
             : special          ? piece
                                : replaced(piece, written_space, " "));
@@ -53,7 +53,7 @@ SentencePiece::SentencePiece(const std::filesystem::path& path)
     require(!has(*token.id), Failure::input, "{}: gives '{:.200}' the id {}, which {} has already",
             token.where, token.content, *token.id, name);
     put(*token.id, token.content);
-    added_.insert(*token.id);
+    added_.insert(*token.id), special_.insert(*token.id);
     beside_.emplace(token.content, *token.id);
   }
   // A model that puts no space before a text keeps the one that is there.

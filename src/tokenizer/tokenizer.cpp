@@ -112,6 +112,7 @@ class JsonScheme : public Scheme {
     put(number, text);
     ids.insert_or_assign(text, number);
     added_.insert(number);
+    if (has("special")) special_.insert(number);
     const bool after = has("normalized");
     (after ? normalized : raw)
         .add({after ? normalizer.apply(text) : text, number, has("lstrip"), has("rstrip"),
@@ -220,6 +221,11 @@ std::string Tokenizer::decode(std::span<const std::int32_t> tokens) const {
   for (const std::int32_t token : tokens) text += scheme_->text(token);
   if (scheme_->drops_space() && text.starts_with(' ')) text.erase(0, 1);
   return text;
+}
+
+std::string_view Tokenizer::text_within(std::int32_t token) const {
+  if (!scheme_->has(token) || scheme_->is_special(token)) return {};
+  return scheme_->text(token);
 }
 
 std::int64_t Tokenizer::text_bytes(std::span<const std::int32_t> tokens, std::size_t first) const {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/host/causal_product.hpp"
+#include "kernels/host/few_rows.hpp"
 #include "kernels/host/gemm.hpp"
 #include "kernels/host/loops.hpp"
 #include "kernels/soft_cap.hpp"
@@ -19,6 +20,11 @@ constexpr int most_queries = 64;  ///< queries of one unit: tokens times heads t
 struct TokenRun {
   int first, count;
   int sequence, place;  ///< place: the first token's
+};
+
+/// Query heads that share a key head.
+struct HeadGroup {
+  int first, count;
 };
 
 /// The runs of all tokens, none longer than `longest`.
@@ -95,11 +101,26 @@ const float* wide(const Storage* rows, std::int64_t elements, std::vector<float>
   return out;
 }
 
-/// One run's queries of the heads [first_head, first_head + heads), which share a key head.
+/// out[i,:] += sum_c weights[i,c] x[c,:] for `count` rows of out, which lie side by side.
+void add_weighed_sums(int count, int columns, const Weighed& in, float* out) {
+  const auto from = [&](int i) {
+    Weighed rest = in;
+    rest.weights += i * in.row_step;
+    return rest;
+  };
+  int i = 0;
+  for (; i + sum_rows <= count; i += sum_rows)
+    add_weighed_rows<sum_rows>(from(i), columns, out + std::int64_t(i) * columns, columns);
+  for (; i < count; ++i)
+    add_weighed_rows<1>(from(i), columns, out + std::int64_t(i) * columns, columns);
+}
+
+/// One run's queries of a group of heads.
 template <class Storage>
-void attend(const AttentionShape& shape, const ConstMatrixOf<Storage>& qkv,
-            const KeyCache<Storage>& cache, const TokenRun& run, int first_head, int heads,
-            const MatrixOf<Storage>& o) {
+void attend_run(const AttentionShape& shape, const ConstMatrixOf<Storage>& qkv,
+                const KeyCache<Storage>& cache, const TokenRun& run, const HeadGroup& group,
+                const MatrixOf<Storage>& o) {
+  const auto [first_head, heads] = group;
   const int head_dim = shape.head_dim, count = run.count * heads, key = shape.key_head(first_head);
   const float scale = shape.score_scale();
   Queries queries(count, head_dim);
@@ -120,8 +141,13 @@ void attend(const AttentionShape& shape, const ConstMatrixOf<Storage>& qkv,
                                 std::int64_t(cols) * head_dim, keys);
     const float* const v = wide(cache.at(shape, run.sequence, first, true, key),
                                 std::int64_t(cols) * head_dim, values);
-    gemm(count, cols, head_dim, scale, {queries.q(0), head_dim}, {k, head_dim, Transpose::yes},
-         0.0f, scores.data(), step);
+    float* const made = scores.data();
+    if (count <= few_rows)
+      dots(count, 0, cols, queries.q(0), head_dim, k, head_dim, head_dim,
+           [=](int i, std::int64_t c, float sum) { made[i * step + c] = scale * sum; });
+    else
+      gemm(count, cols, head_dim, scale, {queries.q(0), head_dim},
+           {k, head_dim, Transpose::yes}, 0.0f, made, step);
     for (int i = 0; i < count; ++i) {
       const int place = run.place + i / heads;
       const int begin = std::clamp(first_key(place) - first, 0, cols);
@@ -133,11 +159,21 @@ void attend(const AttentionShape& shape, const ConstMatrixOf<Storage>& qkv,
       std::fill(row, row + begin, 0.0f);
       std::fill(row + seen, row + cols, 0.0f);
     }
-    gemm(count, head_dim, cols, 1.0f, {scores.data(), step}, {v, head_dim}, 1.0f, queries.sum(0),
-         head_dim);
+    add_weighed_sums(count, head_dim, {scores.data(), step, 1, v, head_dim, cols}, queries.sum(0));
   }
   for (int i = 0; i < count; ++i)
     queries.store(i, &o(run.first + i / heads, (first_head + i % heads) * head_dim));
+}
+
+template <class Storage>
+void attend(const AttentionShape& shape, const ConstMatrixOf<Storage>& qkv,
+            const KeyCache<Storage>& cache, const std::vector<HeadGroup>& groups, int longest,
+            const MatrixOf<Storage>& o) {
+  const std::vector<TokenRun> runs = runs_of(shape, cache, qkv.extent_int(0), longest);
+  for_each("cached_attention", std::ssize(runs) * std::ssize(groups), [&](std::int64_t unit) {
+    attend_run(shape, qkv, cache, runs[std::size_t(unit) / groups.size()],
+               groups[std::size_t(unit) % groups.size()], o);
+  });
 }
 
 }  // namespace
@@ -160,19 +196,14 @@ void cached_attention(const AttentionShape& shape, ConstMatrixOf<Storage> qkv,
         std::copy_n(from, head_dim, cache.at(shape, sequence, place, value, head));
   });
   // Heads that share a key head, as far as this rank has them.
-  std::vector<std::pair<int, int>> groups;  // first head and number
+  std::vector<HeadGroup> groups;
   for (int head = 0; head < shape.heads; ++head)
     if (groups.empty() || shape.key_head(head) != shape.key_head(head - 1))
-      groups.emplace_back(head, 1);
+      groups.push_back({head, 1});
     else
-      ++groups.back().second;
-  const int most_heads = std::ranges::max(groups, {}, [](const auto& g) { return g.second; }).second;
-  const std::vector<TokenRun> runs =
-      runs_of(shape, cache, qkv.extent_int(0), std::max(1, most_queries / most_heads));
-  for_each("cached_attention", std::ssize(runs) * std::ssize(groups), [&](std::int64_t unit) {
-    const auto& [first_head, heads] = groups[std::size_t(unit) % groups.size()];
-    attend(shape, qkv, cache, runs[std::size_t(unit) / groups.size()], first_head, heads, o);
-  });
+      ++groups.back().count;
+  const int most_heads = std::ranges::max(groups, {}, &HeadGroup::count).count;
+  attend(shape, qkv, cache, groups, std::max(1, most_queries / most_heads), o);
 }
 
 }  // namespace brume::kernels

@@ -1,0 +1,104 @@
+#!/bin/sh
+# `generate` answers prompts: the same texts alone, in any batch, on any ranks, after a kill, with a cache that is
+# too small; each token is the one that `eval` finds most likely.
+set -eu
+. "$BRUME_REGRESSION_DIR/tiny_job.sh"
+tiny_job --steps 4 > train.log 2>&1
+complain() { echo "$1"; cat out.log; exit 1; }
+
+awk 'BEGIN { for (i = 0; i < 21; i++) { text = ""; for (k = 0; k <= i % 9; k++) text = text sprintf("%c%c ", 97 + (i * 7 + k) % 26, 97 + (k * k + i) % 26)
+  printf "{\"prompt\": \"%s\", \"id\": \"p%d\"}\n", text, i } }' > prompts.jsonl
+generate() { # ranks, then arguments; writes answers, sorted by their prompts
+  ranks=$1 to=$2
+  shift 2
+  mpirun -n "$ranks" --oversubscribe "$BRUME" generate run --prompts prompts.jsonl -o "$to" --max-tokens 17 "$@" > out.log 2>&1
+  sort -t: -k2n "$to" > "$to.sorted"
+}
+same() { cmp "$1.sorted" one.sorted || complain "$1 has other answers"; }
+generate 1 one --batch 1
+[ "$(grep -c '"finish_reason":"length"' one)" -eq 21 ] && grep -q '"index":20.*"id":"p20".*"tokens":17' one || complain "answers are missing"
+generate 1 batch --batch 8 && same batch
+generate 2 two --batch 3 && same two
+generate 2 parts --tp 2 && same parts
+generate 4 four --tp 2 --batch 2 && same four
+# Room for three of eight sequences.
+generate 1 small --batch 8 --cache-gib 0.000184 && same small
+grep -q '192.00 KiB of keys' out.log || complain "the cache is of another size"
+# On two stages.
+cat > plan.toml <<'END'
+version = 1
+global_batch = 1
+microbatches = 1
+[[stages]]
+first_layer = 0
+layers = 2
+nodes = 1
+devices_per_node = 1
+microbatch = 1
+dp = 1
+tp = 1
+zero_level = 0
+[[stages]]
+first_layer = 2
+layers = 2
+nodes = 1
+devices_per_node = 1
+microbatch = 1
+dp = 1
+tp = 1
+zero_level = 0
+END
+generate 2 stages --plan plan.toml && same stages
+
+# A kill leaves whole answers and the beginning of one: the same command goes on.
+head -5 one > killed
+tail -1 one | head -c 20 >> killed
+generate 2 killed && same killed
+generate 1 killed && grep -q 'has 21 answers already' out.log || complain "it begins again"
+sed 's/p1/q1/; s/"prompt": "/&x/' prompts.jsonl > others.jsonl
+code=0; "$BRUME" generate run --prompts others.jsonl -o one > out.log 2>&1 || code=$?
+[ "$code" -eq 2 ] && grep -q 'one:1: is no answer to these prompts' out.log || complain "others' answers are taken"
+
+# Each token is the most likely one.
+if on_host; then
+  sed -n 's/.*"prompt":"\([^"]*\)","text":"\([^"]*\)".*/{"prompt": "\1", "completion": "\2"}/p' one > answers.jsonl
+  "$BRUME" eval run --completions answers.jsonl > scores 2> out.log
+  plain=$(grep -vc 'ufffd\|�\|\\' one)
+  [ "$(grep -c '"is_greedy":true' scores)" -ge "$plain" ] && [ "$plain" -gt 3 ] || complain "eval finds other tokens more likely"
+fi
+
+# Drawn tokens depend on the seed alone; answers to a prompt differ.
+generate 1 drawn --temperature 1.5 --top-k 40 --top-p 0.9 --min-p 0.01 --samples 3 --seed 5
+generate 2 again --temperature 1.5 --top-k 40 --top-p 0.9 --min-p 0.01 --samples 3 --seed 5 --batch 5
+cmp drawn.sorted again.sorted || complain "drawn answers differ"
+generate 1 seeded --temperature 1.5 --top-k 40 --top-p 0.9 --min-p 0.01 --samples 3 --seed 6
+! cmp -s drawn.sorted seeded.sorted || complain "the seed changes nothing"
+[ "$(grep '"index":3,' drawn | sed 's/.*"text"//' | sort -u | wc -l)" -eq 3 ] || complain "samples are the same"
+
+# A single prompt's answer is text, and ends before a stop string.
+answer=$("$BRUME" generate run --prompt "void main(" --max-tokens 9 2> out.log)
+[ -n "$answer" ] || complain "no answer"
+first=$(printf %s "$answer" | head -c 1)
+[ -z "$("$BRUME" generate run --prompt "void main(" --max-tokens 9 --stop "$first" 2> out.log)" ] || complain "it does not stop"
+"$BRUME" generate run --prompt "void main(" --max-tokens 3 --json --log-probabilities 2> out.log |
+  grep -q '"finish_reason":"length","prompt_tokens":10,"tokens":3,"log_probability":-' || complain "no line of JSON"
+
+# Prompts that have no answer get a line that says why, the others an answer.
+{ printf 'one\n\n'; head -c 300 /dev/zero | tr '\0' q; printf '\nbad \377\376 bytes\r\n'; } > lines.txt
+"$BRUME" generate run --prompts lines.txt --max-tokens 4 > lines.out 2> out.log
+[ "$(grep -c '"finish_reason":"length"' lines.out)" -eq 2 ] &&
+  grep -q '"index":1,.*"error":"the prompt has 300 tokens' lines.out || { cat lines.out; complain "long prompts"; }
+refused() { # sentence, arguments
+  code=0; says=$1; shift
+  "$BRUME" generate "$@" > out.log 2>&1 || code=$?
+  [ "$code" -eq 2 ] && grep -q -- "$says" out.log || complain "exit code $code, expected 2 and: $says"
+}
+echo '{"messages": [{"role": "user", "content": "hi"}]}' > chat.jsonl
+refused 'chat.jsonl:1: has .messages.: chat templates are not supported' run --prompts chat.jsonl
+echo '{"text": "hi"}' > text.jsonl
+refused "text.jsonl:1: needs a 'prompt'" run --prompts text.jsonl
+refused 'generate needs --prompts FILE or --prompt TEXT' run
+refused 'holds no checkpoints and no Hugging Face model' nowhere --prompt a
+refused '--end <s>: the tokenizer has no such token' run --prompt a --end '<s>'
+refused 'plan.toml is for 2 ranks, the job has 1' run --prompt a --plan plan.toml
+refused 'needs .*--tp 3 does not divide\|--tp 3 does not divide' run --prompt a --tp 3

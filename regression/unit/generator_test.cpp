@@ -1,0 +1,194 @@
+/// @file Passes over pieces of sequences compute what training's forward computes.
+#include "engine/generator.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "../../src/engine/state.hpp"
+#include "base/error.hpp"
+#include "base/text.hpp"
+#include "contract.hpp"
+
+namespace brume::engine {
+namespace {
+
+constexpr int num_sequences = 3, block_tokens = 4;
+
+/// Tokens and targets of some sequences.
+struct Text {
+  std::vector<std::vector<std::int32_t>> tokens, targets;
+};
+
+Text text_of(const data::Sampler& data, int seq_len) {
+  Text text;
+  for (int s = 0; s < num_sequences; ++s) {
+    std::vector<std::int32_t> tokens(std::size_t(seq_len), 0), targets = tokens;
+    data.sample(s, tokens, targets);
+    text.tokens.push_back(tokens), text.targets.push_back(targets);
+  }
+  return text;
+}
+
+using Logits = std::map<std::pair<int, int>, std::vector<float>>;  ///< by sequence and place
+
+/// Logits at the ends of pieces of up to `longest` tokens, as copy 0 makes them.
+Logits logits_of(const plan::Plan& given, const model::Config& model, const Text& text,
+                 int longest, unsigned seed) {
+  const plan::Plan plan = generating(given);
+  const int blocks = int(ceil_div(model.seq_len, block_tokens));
+  const model::Config sizes = model::generating(
+      model, {.tokens = 8, .sequences = num_sequences + 1, .blocks = blocks * (num_sequences + 1),
+              .block_tokens = block_tokens});
+  Logits found;
+  comm::run_local(plan.devices(), [&](comm::Communicator& world) {
+    Settings settings;
+    settings.check_memory = true;
+    Generator generator(plan, sizes, settings, world);
+    std::vector<Slab> slabs = generator.slabs();
+    initialise(slabs, model, 1, 1);
+    std::mt19937 random(seed);
+    std::vector<std::int32_t> tables(std::size_t(blocks * (num_sequences + 1)));
+    std::iota(tables.begin(), tables.end(), 0);
+    std::ranges::shuffle(tables, random);
+    const int shift = int(random() % 2);  // the place of sequence 0 among the generator's
+    std::vector<int> done(num_sequences, 0);
+    while (std::ranges::any_of(done, [&](int d) { return d < model.seq_len; })) {
+      GeneratorPass pass{.tables = tables};
+      std::vector<GeneratorPass::Token> others;
+      std::vector<std::pair<int, int>> ends;
+      for (int s = 0; s < num_sequences; ++s) {
+        const int left = 8 - int(pass.tokens.size() + others.size());
+        const int count = std::min({left, model.seq_len - done[s], int(random() % unsigned(longest)) + 1});
+        if (count <= 0 || random() % 4 == 0) continue;
+        for (int i = 0; i < count; ++i) {
+          const int place = done[s] + i;
+          (i + 1 == count ? pass.tokens : others)
+              .push_back({text.tokens[s][std::size_t(place)], s + shift, place});
+        }
+        done[s] += count;
+        ends.emplace_back(s, done[s] - 1);
+      }
+      pass.wanted = int(ends.size());
+      pass.tokens.insert(pass.tokens.end(), others.begin(), others.end());
+      const std::span<const float> logits = generator.run(pass);
+      const bool samples = generator.copy().rank() == generator.sampler();
+      EXPECT_EQ(logits.size(), samples ? ends.size() * std::size_t(model.vocab_size) : 0);
+      if (!samples || generator.copy_index() != 0) continue;
+      for (std::size_t i = 0; i < ends.size(); ++i) {
+        const auto own = logits.subspan(i * std::size_t(model.vocab_size), std::size_t(model.vocab_size));
+        found[ends[i]].assign(own.begin(), own.end());
+      }
+    }
+  });
+  return found;
+}
+
+/// Mean loss of all targets.
+double loss_of(const Logits& logits, const Text& text) {
+  double loss = 0.0;
+  for (const auto& [at, row] : logits) {
+    double sum = 0.0;
+    for (const float logit : row) sum += std::exp(double(logit));
+    loss += std::log(sum) - row[std::size_t(text.targets[at.first][std::size_t(at.second)])];
+  }
+  return loss / double(logits.size());
+}
+
+/// The largest difference of logits of the same place, relative to the largest logit.
+double difference(const Logits& some, const Logits& all) {
+  double most = 0.0, largest = 1e-30;
+  for (const auto& [at, row] : some)
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      most = std::max(most, std::abs(double(row[i]) - all.at(at)[i]));
+      largest = std::max(largest, std::abs(double(row[i])));
+    }
+  return most / largest;
+}
+
+/// A model, and a plan that its sizes allow.
+struct Case {
+  model::Config model;
+  plan::Plan plan;
+};
+
+Case random_case(std::mt19937& random, int trial) {
+  const std::vector<model::Config> special = test::special_models();
+  const int kind = trial % 4;
+  Case made{.model = kind == 0   ? test::random_model(random)
+                     : kind == 1 ? test::random_family_model(random)
+                     : kind == 2 ? test::random_experts_model(random)
+                                 : special[std::size_t(trial / 4) % special.size()],
+            .plan = {}};
+  model::Config& model = made.model;
+  model.head_tokens = 5;
+  if (trial % 5 == 1) test::adapt(trial, model);
+  if (trial % 5 == 2) model.precision = model::Precision::bf16;
+  std::vector<int> stages{1};
+  if (model.num_layers % 2 == 0) stages.push_back(2);
+  const int tp = test::pick(random, {1, 2}), dp = test::pick(random, {1, 1, 2});
+  const bool whole_experts = model.num_experts > 0 && model.num_experts % tp == 0;
+  made.plan = plan::equal_stages(
+      model, dp, test::pick(random, stages),
+      {.devices_per_node = dp * tp, .dp = dp, .tp = tp, .ep = whole_experts ? tp : 1});
+  return made;
+}
+
+class GeneratorContract : public ::testing::TestWithParam<int> {};
+
+TEST_P(GeneratorContract, PassesEqualTheForwardOfTraining) {
+  std::mt19937 random(unsigned(GetParam()) + 77u);
+  const auto [model, plan] = random_case(random, GetParam());
+  SCOPED_TRACE(model::text(model) + "\n" + plan::text(plan));
+  const test::TokenFixture tokens(model.vocab_size, false);
+  const data::Sampler data = tokens.sampler(model.seq_len);
+  const Text text = text_of(data, model.seq_len);
+  const plan::Plan one = test::one_rank_plan(model, 1);
+  double expected = 0.0;
+  comm::run_local(1, [&](comm::Communicator& world) {
+    Engine engine(one, model, Settings(), world);
+    expected = engine.evaluate(data, 0, num_sequences);
+  });
+  const Logits all = logits_of(one, model, text, 1, 3);
+  ASSERT_EQ(std::ssize(all), num_sequences * model.seq_len);
+  const bool narrow = model.precision != model::Precision::fp32;
+  const double of_loss = narrow ? 3e-3 : 1e-5, of_logits = narrow ? 3e-2 : 2e-5;
+  EXPECT_NEAR(loss_of(all, text), expected, of_loss * expected);
+  EXPECT_LT(difference(logits_of(one, model, text, 7, 4), all), of_logits);
+  EXPECT_LT(difference(logits_of(plan, model, text, 1, 5), all), of_logits);
+  EXPECT_LT(difference(logits_of(plan, model, text, 7, 6), all), of_logits);
+}
+
+INSTANTIATE_TEST_SUITE_P(Random, GeneratorContract, ::testing::Range(0, test::trials(48)));
+
+// The weights of generation alone are on a rank.
+TEST(Generator, HoldsWeightsAndKeysOnly) {
+  model::Config model = test::special_models().front();
+  const plan::Plan plan = generating(test::one_rank_plan(model, 1));
+  const auto bytes = [&](int blocks) {
+    const model::Config sizes = model::generating(
+        model, {.tokens = 4, .sequences = 1, .blocks = blocks, .block_tokens = 64});
+    return generator_bytes(plan, sizes, 0)[std::size_t(schedule::Tier::device)];
+  };
+  const std::int64_t block = 64 * 2 * model.num_layers * model.kv_heads() * model.head_dim() * 4;
+  EXPECT_EQ(bytes(11) - bytes(1), 10 * block);
+  EXPECT_GT(bytes(1), 4 * model::num_parameters(model) + block);
+  EXPECT_LT(bytes(1), 6 * model::num_parameters(model) + block);
+}
+
+TEST(Generator, RefusesPlansThatItCannotRun) {
+  model::Config model = test::special_models().front();
+  plan::Plan plan = plan::equal_stages(model, 2, 2, {.dp = 1});
+  plan.stages[1].dp = 2;
+  EXPECT_THROW(generating(plan), Error);
+  plan.stages[1].dp = 1;
+  plan.order.chunks = 2;
+  EXPECT_THROW(generating(plan), Error);
+}
+
+}  // namespace
+}  // namespace brume::engine
