@@ -18,8 +18,8 @@ namespace brume::engine {
 struct GeneratorPass {
   struct Token {
     std::int32_t token;
-    std::int32_t sequence;  ///< from 0 to Generation::sequences - 1
-    std::int32_t place;     ///< in its sequence, from 0
+    std::int32_t sequence;  ///< number below Generation::sequences
+    std::int32_t place;     ///< position in its sequence, from 0
   };
   std::vector<Token> tokens = {};
   int wanted = 0;  ///< logits are made of so many first tokens, at most one a sequence
@@ -54,7 +54,7 @@ class Generator {
 
   /// This rank's copy of the model: all its ranks, in order.
   comm::Communicator& copy();
-  int copy_index() const;  ///< of this rank's copy
+  int copy_index() const;  ///< number of this rank's copy
   int sampler() const;     ///< the rank of copy() that gets logits
 
   /// Runs a pass. Collective over copy().

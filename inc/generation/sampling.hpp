@@ -26,7 +26,7 @@ struct History {
 
 struct Choice {
   std::int32_t token;
-  double log_probability;  ///< in the model's own distribution [nats]
+  double log_probability;  ///< the model's own [nats]
 };
 
 /// Chooses by `logits` [V]. Random numbers depend on seed, sequence and place alone, so a choice is

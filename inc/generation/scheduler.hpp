@@ -37,7 +37,7 @@ class Scheduler {
   };
   Pass next();
 
-  /// After a pass each wanted sequence goes on with a token, or ends.
+  /// Each wanted sequence continues with a token, or ends.
   void append(std::int64_t id, std::int32_t token);
   void end(std::int64_t id);
 
@@ -51,9 +51,9 @@ class Scheduler {
   struct Sequence {
     std::int64_t id;
     std::vector<std::int32_t> tokens;
-    std::int64_t prompt;    ///< so many first tokens were given
-    int computed = 0;       ///< so many have keys in the cache
-    int slot = -1;          ///< number among the generator's sequences; below 0: it waits
+    std::int64_t prompt;  ///< so many first tokens were given
+    int computed = 0;     ///< so many have keys in the cache
+    int slot = -1;        ///< number among the generator's sequences; below 0: it waits
     std::vector<std::int32_t> blocks = {};
 
     int left() const { return int(tokens.size()) - computed; }
@@ -68,7 +68,7 @@ class Scheduler {
 
   model::Generation sizes_;
   int blocks_per_sequence_;
-  std::list<Sequence> waiting_;  ///< in the order in which they begin
+  std::list<Sequence> waiting_;  ///< first to begin first
   std::list<Sequence> running_;  ///< oldest first
   std::vector<std::int32_t> free_blocks_;
   std::vector<int> free_slots_;

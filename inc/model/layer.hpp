@@ -74,7 +74,7 @@ enum class OperatorKind {
   matmul_fp8,
   experts,  ///< a product of each expert's rows with its own matrix
   attention,
-  cached_attention,  ///< to earlier tokens too, whose keys and values are kept
+  cached_attention,  ///< attention to kept keys and values of earlier tokens too
   layer_norm,
   rms_norm,
   rope,
@@ -85,7 +85,7 @@ enum class OperatorKind {
   pointwise,
   embedding,
   cross_entropy,
-  logits,          ///< a product with sums in fp32, which are the result
+  logits,  ///< a product with sums in fp32, which are the result
   router,  ///< a product with sums in fp32
   choose_experts,
   dispatch,        ///< a row for each expert of a token

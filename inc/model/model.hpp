@@ -50,11 +50,11 @@ struct Adapter {
 
 /// Sizes of generation, whose passes compute some tokens of each of many sequences.
 struct Generation {
-  int tokens = 0;        ///< of a pass; 0: training, whose passes compute whole sequences
-  int sequences = 0;     ///< most sequences at once; logits are made of a pass's first tokens,
-                         ///< at most one a sequence
-  int blocks = 0;        ///< of each layer's key cache
-  int block_tokens = 64; ///< tokens of a block
+  int tokens = 0;         ///< length of a pass; 0: training, whose passes compute whole sequences
+  int sequences = 0;      ///< most sequences at once; logits are made of a pass's first tokens,
+                          ///< at most one a sequence
+  int blocks = 0;         ///< number in each layer's key cache
+  int block_tokens = 64;  ///< tokens of a block
 };
 
 /// Sizes of a model, all per whole model (not per rank).

@@ -118,10 +118,13 @@ TYPED_TEST_SUITE(CachedAttention, Formats, reference::StorageName);
 
 // Own key heads, groups of two and of four, the last heads on a rank that holds all key heads, a
 // window, a cap; heads whose features fill no vector.
-const AttentionShape shapes[] = {
-    {1, 50, 2, 8},           {1, 200, 4, 16, 2, 2},       {1, 150, 4, 12, 1, 4},
-    {1, 70, 2, 8, 2, 2, 2},  {1, 300, 2, 16, 1, 2, 0, 90}, {1, 130, 2, 8, 1, 2, 0, 1},
-    {1, 90, 2, 33, 2, 1, 0, 0, 0.3f, 2.0f}};
+const AttentionShape shapes[] = {{1, 50, 2, 8},
+                                 {1, 200, 4, 16, 2, 2},
+                                 {1, 150, 4, 12, 1, 4},
+                                 {1, 70, 2, 8, 2, 2, 2},
+                                 {1, 300, 2, 16, 1, 2, 0, 90},
+                                 {1, 130, 2, 8, 1, 2, 0, 1},
+                                 {1, 90, 2, 33, 2, 1, 0, 0, 0.3f, 2.0f}};
 
 TYPED_TEST(CachedAttention, PiecesEqualWholeSequences) {
   const double tolerance = std::is_same_v<TypeParam, float> ? 3e-6 : 1e-2;

@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "../../src/engine/job.hpp"
 #include "../../src/engine/executor.hpp"
+#include "../../src/engine/job.hpp"
 #include "base/bfloat16.hpp"
 #include "base/error.hpp"
 #include "contract.hpp"

@@ -63,7 +63,8 @@ TEST(Sampling, PenaltiesAreThoseOfTheirDefinitions) {
 std::vector<double> expected(const std::vector<float>& logits, const Sampling& how) {
   std::vector<std::size_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
-  std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) { return logits[a] > logits[b]; });
+  std::ranges::stable_sort(order,
+                           [&](std::size_t a, std::size_t b) { return logits[a] > logits[b]; });
   std::vector<double> p(logits.size());
   const auto scale = [&] {
     const double sum = std::accumulate(p.begin(), p.end(), 0.0);
@@ -181,8 +182,8 @@ std::map<std::int64_t, std::vector<std::int32_t>> answers(const std::vector<Job>
     EXPECT_EQ(std::size_t(pass.tokens.wanted), pass.wanted.size());
     if (tokens.empty()) break;
     const auto block_of = [&](int sequence, int place) {
-      return pass.tokens.tables[std::size_t(sequence * blocks_per_sequence +
-                                            place / sizes.block_tokens)];
+      return pass.tokens
+          .tables[std::size_t(sequence * blocks_per_sequence + place / sizes.block_tokens)];
     };
     std::map<int, std::int64_t> id_of;  // by place among the generator's sequences
     for (std::size_t i = 0; i < tokens.size(); ++i) {
@@ -238,7 +239,9 @@ TEST(Scheduler, AnswersDoNotDependOnSizes) {
         for (const int tokens : {8, 9, 40}) {
           std::int64_t preemptions = 0;
           EXPECT_EQ(answers(jobs,
-                            {.tokens = tokens, .sequences = sequences, .blocks = blocks,
+                            {.tokens = tokens,
+                             .sequences = sequences,
+                             .blocks = blocks,
                              .block_tokens = block_tokens},
                             needed, preemptions),
                     expected);

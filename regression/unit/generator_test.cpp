@@ -37,13 +37,14 @@ Text text_of(const data::Sampler& data, int seq_len) {
 using Logits = std::map<std::pair<int, int>, std::vector<float>>;  ///< by sequence and place
 
 /// Logits at the ends of pieces of up to `longest` tokens, as copy 0 makes them.
-Logits logits_of(const plan::Plan& given, const model::Config& model, const Text& text,
-                 int longest, unsigned seed) {
+Logits logits_of(const plan::Plan& given, const model::Config& model, const Text& text, int longest,
+                 unsigned seed) {
   const plan::Plan plan = generating(given);
   const int blocks = int(ceil_div(model.seq_len, block_tokens));
-  const model::Config sizes = model::generating(
-      model, {.tokens = 8, .sequences = num_sequences + 1, .blocks = blocks * (num_sequences + 1),
-              .block_tokens = block_tokens});
+  const model::Config sizes = model::generating(model, {.tokens = 8,
+                                                        .sequences = num_sequences + 1,
+                                                        .blocks = blocks * (num_sequences + 1),
+                                                        .block_tokens = block_tokens});
   Logits found;
   comm::run_local(plan.devices(), [&](comm::Communicator& world) {
     Settings settings;
@@ -63,7 +64,8 @@ Logits logits_of(const plan::Plan& given, const model::Config& model, const Text
       std::vector<std::pair<int, int>> ends;
       for (int s = 0; s < num_sequences; ++s) {
         const int left = 8 - int(pass.tokens.size() + others.size());
-        const int count = std::min({left, model.seq_len - done[s], int(random() % unsigned(longest)) + 1});
+        const int count =
+            std::min({left, model.seq_len - done[s], int(random() % unsigned(longest)) + 1});
         if (count <= 0 || random() % 4 == 0) continue;
         for (int i = 0; i < count; ++i) {
           const int place = done[s] + i;
@@ -80,7 +82,8 @@ Logits logits_of(const plan::Plan& given, const model::Config& model, const Text
       EXPECT_EQ(logits.size(), samples ? ends.size() * std::size_t(model.vocab_size) : 0);
       if (!samples || generator.copy_index() != 0) continue;
       for (std::size_t i = 0; i < ends.size(); ++i) {
-        const auto own = logits.subspan(i * std::size_t(model.vocab_size), std::size_t(model.vocab_size));
+        const auto own =
+            logits.subspan(i * std::size_t(model.vocab_size), std::size_t(model.vocab_size));
         found[ends[i]].assign(own.begin(), own.end());
       }
     }

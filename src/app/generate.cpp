@@ -71,8 +71,8 @@ struct Chosen {
 std::string printable(std::string_view text) {
   std::string shown;
   for (const char c : text)
-    if (const auto byte = static_cast<unsigned char>(c); byte >= 0x20 ? byte != 0x7F
-                                                                      : c == '\n' || c == '\t')
+    if (const auto byte = static_cast<unsigned char>(c);
+        byte >= 0x20 ? byte != 0x7F : c == '\n' || c == '\t')
       shown += c;
   return shown;
 }
@@ -104,9 +104,9 @@ class Generation {
       require(checkpoint_ || interop::is_hugging_face(options_.weights), Failure::input,
               "{}: holds no checkpoints and no Hugging Face model", options_.weights);
       const auto parse = [&](const std::vector<std::string>& sets) {
-        deck_ = checkpoint_ ? deck::parse(checkpoint_->deck_text, checkpoint_->directory.string(),
-                                          sets)
-                            : untrained_deck(options_.weights, job_.size(), sets);
+        deck_ = checkpoint_
+                    ? deck::parse(checkpoint_->deck_text, checkpoint_->directory.string(), sets)
+                    : untrained_deck(options_.weights, job_.size(), sets);
         model_ = model::config(deck_.model, deck_.training.precision);
       };
       parse(options_.sets);
@@ -152,8 +152,8 @@ class Generation {
 
   /// Reads prompts as tokens, and finds the tokens by which texts begin and answers end.
   void tokenize() {
-    prompts_ = options_.prompts_file.empty() ? std::vector<Prompt>()
-                                             : read_prompts(options_.prompts_file);
+    prompts_ =
+        options_.prompts_file.empty() ? std::vector<Prompt>() : read_prompts(options_.prompts_file);
     for (const std::string& text : options_.prompts) prompts_.push_back({text});
     const fs::path path = tokenizer_path();
     std::optional<std::int32_t> begin;
@@ -215,11 +215,10 @@ class Generation {
              .sample = sample,
              .id = prompts_[std::size_t(i)].id,
              .question = prompts_[std::size_t(i)].text,
-             .text = count == 0
-                         ? "the prompt has no tokens: give it some, or name one by --begin"
-                         : fmt::format("the prompt has {} tokens, of which fewer than "
-                                       "model.seq_len = {} fit",
-                                       count, model_.seq_len),
+             .text = count == 0 ? "the prompt has no tokens: give it some, or name one by --begin"
+                                : fmt::format("the prompt has {} tokens, of which fewer than "
+                                              "model.seq_len = {} fit",
+                                              count, model_.seq_len),
              .finish = "error",
              .prompt_tokens = count});
       }
@@ -244,8 +243,7 @@ class Generation {
     model::Generation sizes{.tokens = int(round_up(std::max(longest, options_.batch), tp)),
                             .sequences = options_.batch};
     model = model::generating(model, sizes);
-    model.generation.blocks =
-        blocks > 0 ? blocks : model.blocks_per_sequence() * options_.batch;
+    model.generation.blocks = blocks > 0 ? blocks : model.blocks_per_sequence() * options_.batch;
     return model;
   }
 
@@ -267,14 +265,13 @@ class Generation {
     double bytes = memory_bytes, block_bytes = 0.0;
     for (const plan::Stage& stage : plan.stages)
       block_bytes = std::max(
-          block_bytes, stage.layers *
-                           model::cache_elements(all).evaluate(stage.split().values()) *
+          block_bytes, stage.layers * model::cache_elements(all).evaluate(stage.split().values()) *
                            double(model::activation_bytes(all.precision)) / all.generation.blocks);
     for (int rank = 0; rank < plan.devices() / plan.stages.front().data_ranks(); ++rank) {
       const int first = plan::first_rank(plan, plan::stage_index(plan, rank));
       if (rank != first && rank > 0) continue;
-      const auto needed = double(
-          engine::generator_bytes(plan, least, first)[std::size_t(schedule::Tier::device)]);
+      const auto needed =
+          double(engine::generator_bytes(plan, least, first)[std::size_t(schedule::Tier::device)]);
       bytes = std::min(bytes, memory_bytes - needed);
     }
     if (bytes < 0.0) return 0;
@@ -340,15 +337,15 @@ class Generation {
     });
     if (!leader_) return;
     const plan::Stage& stage = plan_.stages.front();
-    log::info("{} on {}: {} of the model, tp {}{}; up to {} sequences of {} tokens at once, {} of "
-              "keys on each rank",
-              counted(std::int64_t(asked_.size()), "answer"), counted(job_.size(), "rank"),
-              counted(stage.data_ranks(), "copy"), stage.tp,
-              plan_.num_stages() > 1 ? fmt::format(", {} stages", plan_.num_stages()) : "",
-              options_.batch, sizes_.seq_len,
-              format_bytes(stage.layers *
-                           model::cache_elements(sizes_).evaluate(stage.split().values()) *
-                           double(model::activation_bytes(sizes_.precision))));
+    log::info(
+        "{} on {}: {} of the model, tp {}{}; up to {} sequences of {} tokens at once, {} of "
+        "keys on each rank",
+        counted(std::int64_t(asked_.size()), "answer"), counted(job_.size(), "rank"),
+        counted(stage.data_ranks(), "copy"), stage.tp,
+        plan_.num_stages() > 1 ? fmt::format(", {} stages", plan_.num_stages()) : "",
+        options_.batch, sizes_.seq_len,
+        format_bytes(stage.layers * model::cache_elements(sizes_).evaluate(stage.split().values()) *
+                     double(model::activation_bytes(sizes_.precision))));
   }
 
   engine::Settings settings(int threads) const {
@@ -388,9 +385,9 @@ class Generation {
     if (!leader_ || asked_.empty()) return;
     log::info("{} tokens of answers in {}: {:.1f} tokens/s; {} tokens were computed{}", sums[0],
               format_seconds(seconds), sums[0] / seconds, sums[1],
-              sums[2] > 0.0 ? fmt::format(", some again because the key cache was full {} times",
-                                          sums[2])
-                            : "");
+              sums[2] > 0.0
+                  ? fmt::format(", some again because the key cache was full {} times", sums[2])
+                  : "");
   }
 
   /// Gives copies prompts while they have room. Collective over the job.
@@ -447,8 +444,7 @@ class Generation {
   }
 
   /// Adds a token to its answer, which may end by it.
-  void go_on(generation::Scheduler& scheduler, std::int64_t id, const Chosen& chosen,
-             bool speaks) {
+  void go_on(generation::Scheduler& scheduler, std::int64_t id, const Chosen& chosen, bool speaks) {
     Open& open = open_.at(id);
     const auto token = std::int32_t(chosen.token);
     ++open.tokens, ++made_;
@@ -525,9 +521,9 @@ class Generation {
   std::vector<Asked> asked_;                       ///< answers to be made
   std::optional<io::AppendedFile> output_;         ///< on rank 0
   plan::Plan plan_{};
-  model::Config sizes_{};  ///< the model with the sizes of generation
-  std::map<std::int64_t, Open> open_;  ///< by place in asked_
-  std::string lines_;                  ///< that this copy has for rank 0
+  model::Config sizes_{};                 ///< the model with the sizes of generation
+  std::map<std::int64_t, Open> open_;     ///< by place in asked_
+  std::string lines_;                     ///< that this copy has for rank 0
   std::int64_t made_ = 0, computed_ = 0;  ///< tokens
 };
 

@@ -327,7 +327,8 @@ struct CommandLine {
         ->type_name("N")
         ->check(above_0);
     verb_generate
-        ->add_option("--plan", o.plan, "Stages and tensor parallelism of a plan (default: one stage)")
+        ->add_option("--plan", o.plan,
+                     "Stages and tensor parallelism of a plan (default: one stage)")
         ->type_name("FILE");
     verb_generate
         ->add_option("--set", o.sets,

@@ -24,6 +24,8 @@ constexpr Example examples[] = {
      "compare replicas of weights more often"},
     {"eval", "mpirun -n 4 brume eval runs/run --data other.tok",
      "loss and perplexity on other text"},
+    {"generate", "mpirun -n 2 brume generate runs/run --prompts prompts.jsonl -o answers.jsonl",
+     "answer prompts"},
     {"report", "brume report runs/a runs/b -o both.html", "two runs on one page"},
     {"plan", "brume plan deck.toml -o plan.toml --html plan.html", "keep the plan and its picture"},
     {"plan", "brume plan deck.toml --sweep cluster.nodes=1..16", "plans for one to sixteen nodes"},

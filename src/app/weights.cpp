@@ -178,8 +178,8 @@ std::set<std::string> kept_exactly(const std::optional<io::CheckpointInfo>& resu
   return names;
 }
 
-void load_weights(FirstWeights weights, const model::Config& model,
-                  std::vector<engine::Slab> slabs, comm::Communicator& world) {
+void load_weights(FirstWeights weights, const model::Config& model, std::vector<engine::Slab> slabs,
+                  comm::Communicator& world) {
   slabs = weights_of(std::move(slabs));
   const auto fill = [&] {
     Progress shown("reading the weights", elements(slabs), log::leads());

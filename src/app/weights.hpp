@@ -76,8 +76,8 @@ std::set<std::string> kept_exactly(const std::optional<io::CheckpointInfo>& resu
 
 /// Fills those slabs that are weights; from the newest checkpoint where that which was found has
 /// left. Collective. @throws AgreedError(input), AgreedError(storage)
-void load_weights(FirstWeights weights, const model::Config& model,
-                  std::vector<engine::Slab> slabs, comm::Communicator& world);
+void load_weights(FirstWeights weights, const model::Config& model, std::vector<engine::Slab> slabs,
+                  comm::Communicator& world);
 
 /// Opens PEFT's files of the model's adapter and checks them, before long work. Collective.
 /// @throws AgreedError(input)

@@ -99,8 +99,8 @@ struct Engine::Impl {
         train(schedule::compile(plan, model, world.rank(), options(settings))),
         evaluation(schedule::compile(plan, model, world.rank(),
                                      options(settings, schedule::Mode::evaluate))),
-        arena(reserve(schedule::largest(train.arena_bytes, evaluation.arena_bytes), settings,
-                      world)),
+        arena(
+            reserve(schedule::largest(train.arena_bytes, evaluation.arena_bytes), settings, world)),
         exact(reserve_exact(world)),
         compute(make_compute(this->plan, this->model, world.rank(), settings.optimizer, arena)),
         groups(this->plan, train, world),

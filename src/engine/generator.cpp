@@ -122,12 +122,10 @@ struct Generator::Impl {
         copy(world.split(place.index(model::data_axes), world.rank())),
         head(world.split(is_last() ? place.index(model::data_axes) : -1, world.rank())),
         executor(arena, compute, groups, settings, model.precision,
-                 [&world](const std::exception_ptr& failure) {
-                   leave(world, "a pass", failure);
-                 }) {
+                 [&world](const std::exception_ptr& failure) { leave(world, "a pass", failure); }) {
     for (const Length& length : all)
-      compute.add(length.program, make_compute(this->plan, length.model, world.rank(),
-                                               settings.optimizer, arena));
+      compute.add(length.program,
+                  make_compute(this->plan, length.model, world.rank(), settings.optimizer, arena));
     if (device::on_device())
       for (const Length& length : all) executor.connect(length.program);
   }
@@ -226,9 +224,9 @@ std::span<const float> Generator::run(const GeneratorPass& pass) {
   const auto at = std::ranges::find_if(g.all, [&](const Impl::Length& length) {
     return length.model.generation.tokens >= std::ssize(pass.tokens);
   });
-  require(at != g.all.end() && pass.wanted <= std::min<std::ptrdiff_t>(
-                                                  std::ssize(pass.tokens),
-                                                  g.model.generation.sequences),
+  require(at != g.all.end() &&
+              pass.wanted <=
+                  std::min<std::ptrdiff_t>(std::ssize(pass.tokens), g.model.generation.sequences),
           Failure::bug, "a pass of {} tokens and {} logits is too long", pass.tokens.size(),
           pass.wanted);
   g.load(*at, pass);

@@ -56,8 +56,8 @@ void cut_tail(std::vector<Candidate>& all, const Sampling& how) {
     for (std::size_t sorted = 0; kept < all.size() && reached < how.top_p * sum;) {
       if (kept == sorted) {
         sorted = std::min(all.size(), std::max<std::size_t>(64, 8 * sorted));
-        std::partial_sort(all.begin() + std::ptrdiff_t(kept),
-                          all.begin() + std::ptrdiff_t(sorted), all.end(), more_likely);
+        std::partial_sort(all.begin() + std::ptrdiff_t(kept), all.begin() + std::ptrdiff_t(sorted),
+                          all.end(), more_likely);
       }
       reached += all[kept++].weight;
     }

@@ -64,8 +64,7 @@ bool Scheduler::begin_next() {
   if (waiting_.empty() || free_slots_.empty()) return false;
   Sequence& sequence = waiting_.front();
   const auto tokens = int(sequence.tokens.size()) + 1;
-  if (std::size_t(ceil_div(tokens, sizes_.block_tokens)) > free_blocks_.size() &&
-      !running_.empty())
+  if (std::size_t(ceil_div(tokens, sizes_.block_tokens)) > free_blocks_.size() && !running_.empty())
     return false;
   sequence.slot = free_slots_.back();
   free_slots_.pop_back();
@@ -125,9 +124,7 @@ Scheduler::Pass Scheduler::next() {
   return pass;
 }
 
-void Scheduler::append(std::int64_t id, std::int32_t token) {
-  find(id)->tokens.push_back(token);
-}
+void Scheduler::append(std::int64_t id, std::int32_t token) { find(id)->tokens.push_back(token); }
 
 void Scheduler::end(std::int64_t id) {
   const auto at = find(id);

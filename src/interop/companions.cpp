@@ -83,7 +83,8 @@ std::string begin_token(const fs::path& folder) {
     return file->contains("post_processor") ? first_of_template((*file)["post_processor"])
                                             : std::string();
   const std::optional<json> config = load(folder / "tokenizer_config.json");
-  if (!config || !config->contains("add_bos_token") || (*config)["add_bos_token"] != true) return {};
+  if (!config || !config->contains("add_bos_token") || (*config)["add_bos_token"] != true)
+    return {};
   if (has(*config, "bos_token", json::value_t::string)) return (*config)["bos_token"];
   const json token = config->value("bos_token", json());
   return has(token, "content", json::value_t::string) ? token["content"].get<std::string>()

@@ -6,10 +6,10 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "io/appended_file.hpp"
 #include "base/files.hpp"
 #include "base/log.hpp"
 #include "event_file.hpp"
+#include "io/appended_file.hpp"
 
 namespace brume::io {
 namespace {

@@ -475,8 +475,7 @@ Segment SegmentList::head() {
     return derived();
   }
   const TensorId logits = activation("d_logits", s_.vocab_tp);
-  product("logits", OperatorKind::matmul, normed, logits,
-          {table, s_.vocab_tp, s_.hidden});
+  product("logits", OperatorKind::matmul, normed, logits, {table, s_.vocab_tp, s_.hidden});
   if (m_.tied_head) segment_.operators.back().trained = double(m_.trains_table());
   streaming("cross_entropy", OperatorKind::cross_entropy, logits, logits, {s_.tokens, s_.vocab_tp},
             s_.tokens * s_.vocab_tp)

@@ -137,8 +137,8 @@ void attend_run(const AttentionShape& shape, const ConstMatrixOf<Storage>& qkv,
   std::vector<float> scores(std::size_t(count) * step), keys, values;
   for (int first = first_key(run.place) / step * step; first < end; first += step) {
     const int cols = std::min(step, end - first);
-    const float* const k = wide(cache.at(shape, run.sequence, first, false, key),
-                                std::int64_t(cols) * head_dim, keys);
+    const float* const k =
+        wide(cache.at(shape, run.sequence, first, false, key), std::int64_t(cols) * head_dim, keys);
     const float* const v = wide(cache.at(shape, run.sequence, first, true, key),
                                 std::int64_t(cols) * head_dim, values);
     float* const made = scores.data();
@@ -146,8 +146,8 @@ void attend_run(const AttentionShape& shape, const ConstMatrixOf<Storage>& qkv,
       dots(count, 0, cols, queries.q(0), head_dim, k, head_dim, head_dim,
            [=](int i, std::int64_t c, float sum) { made[i * step + c] = scale * sum; });
     else
-      gemm(count, cols, head_dim, scale, {queries.q(0), head_dim},
-           {k, head_dim, Transpose::yes}, 0.0f, made, step);
+      gemm(count, cols, head_dim, scale, {queries.q(0), head_dim}, {k, head_dim, Transpose::yes},
+           0.0f, made, step);
     for (int i = 0; i < count; ++i) {
       const int place = run.place + i / heads;
       const int begin = std::clamp(first_key(place) - first, 0, cols);

@@ -73,8 +73,8 @@ inline void dot_block(const float* a, std::int64_t a_stride, const Storage* b,
 #pragma GCC unroll 8
     for (int c = 0; c < columns; ++c)
       if (left > 0)
-        sums[r][c] += first_lanes(a + r * a_stride + i, left) *
-                      first_lanes(b + c * b_stride + i, left);
+        sums[r][c] +=
+            first_lanes(a + r * a_stride + i, left) * first_lanes(b + c * b_stride + i, left);
 #pragma GCC unroll 8
   for (int r = 0; r < rows; ++r)
 #pragma GCC unroll 8
@@ -101,8 +101,8 @@ inline void dot_rows(int rows, const float* a, std::int64_t a_stride, const Stor
 /// store(r, c, a[r,:] . b[c,:]) for all r < rows and c in [first, end).
 template <class Storage, class Store>
 inline void dots(int rows, std::int64_t first, std::int64_t end, const float* a,
-                 std::int64_t a_stride, const Storage* b, std::int64_t b_stride,
-                 std::int64_t count, const Store& store) {
+                 std::int64_t a_stride, const Storage* b, std::int64_t b_stride, std::int64_t count,
+                 const Store& store) {
   constexpr int at_once = 6;
   std::int64_t c = first;
   const auto behind = [&](std::int64_t done) {
@@ -110,8 +110,7 @@ inline void dots(int rows, std::int64_t first, std::int64_t end, const float* a,
   };
   for (; c + at_once <= end; c += at_once)
     dot_rows<at_once>(rows, a, a_stride, b + c * b_stride, b_stride, count, behind(c));
-  for (; c < end; ++c)
-    dot_rows<1>(rows, a, a_stride, b + c * b_stride, b_stride, count, behind(c));
+  for (; c < end; ++c) dot_rows<1>(rows, a, a_stride, b + c * b_stride, b_stride, count, behind(c));
 }
 
 }  // namespace brume::kernels

@@ -18,8 +18,8 @@ Streams::Streams(const Store& store) : Store(store) {
   const plan::Plan& plan = context_.plan;
   for (int stage : context_.stages) {
     const auto between = [&](Lane& lane, int from, int to) {
-      lane.messages[stage].add(plan::stream_messages(plan, from, to, context_.model.computed_tokens()),
-                               context_.rank);
+      lane.messages[stage].add(
+          plan::stream_messages(plan, from, to, context_.model.computed_tokens()), context_.rank);
     };
     if (stage > 0) {
       between(forward_, stage - 1, stage);
