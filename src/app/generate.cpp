@@ -12,6 +12,7 @@
 #include <numeric>
 #include <optional>
 #include <set>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -223,6 +224,9 @@ class Generation {
              .prompt_tokens = count});
       }
     comm::together(job_, [&] { write(errors); });
+    if (leader_ && !errors.empty())
+      log::warn("prompts without an answer: {}; each has a line that says why",
+                std::ranges::count(errors, '\n'));
   }
 
   // --- plan -------------------------------------------------------------------------------------
@@ -236,14 +240,19 @@ class Generation {
     return model_.rotary() ? int(std::min<std::int64_t>(needed, model_.seq_len)) : model_.seq_len;
   }
 
+  /// Sequences at once.
+  int batch() const {
+    return int(std::clamp<std::int64_t>(std::ssize(asked_), 1, options_.batch));
+  }
+
   model::Config sized(int tp, int blocks) const {
     model::Config model = model_;
     model.seq_len = needed_tokens();
     const int longest = device::on_device() ? device_pass_tokens : host_pass_tokens;
-    model::Generation sizes{.tokens = int(round_up(std::max(longest, options_.batch), tp)),
-                            .sequences = options_.batch};
+    model::Generation sizes{.tokens = int(round_up(std::max(longest, batch()), tp)),
+                            .sequences = batch()};
     model = model::generating(model, sizes);
-    model.generation.blocks = blocks > 0 ? blocks : model.blocks_per_sequence() * options_.batch;
+    model.generation.blocks = blocks > 0 ? blocks : model.blocks_per_sequence() * batch();
     return model;
   }
 
@@ -343,7 +352,7 @@ class Generation {
         counted(std::int64_t(asked_.size()), "answer"), counted(job_.size(), "rank"),
         counted(stage.data_ranks(), "copy"), stage.tp,
         plan_.num_stages() > 1 ? fmt::format(", {} stages", plan_.num_stages()) : "",
-        options_.batch, sizes_.seq_len,
+        batch(), sizes_.seq_len,
         format_bytes(stage.layers * model::cache_elements(sizes_).evaluate(stage.split().values()) *
                      double(model::activation_bytes(sizes_.precision))));
   }

@@ -76,10 +76,16 @@ void gemm(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf<Storage
   // up to twice as fast as sgemm for 128 and 256 tokens (inner size 1024) and 5 % slower at most
   // for 4096; else sgemm is as fast for few tokens and up to twice as fast for many.
   constexpr bool is_wide = std::is_same_v<StorageB, float>;
-  if (m > 0 && m <= few_rows && n > 0 && k > 0 && a.transpose == Transpose::no &&
-      b.transpose == Transpose::yes) {
-    gemm_few_rows(m, n, k, a, b, write, c, stride);
-    return add_row(m, n, c, stride, row);
+  if (m > 0 && n > 0 && k > 0 && a.transpose == Transpose::no && b.transpose == Transpose::yes) {
+    if constexpr (std::is_same_v<StorageA, bfloat16> && std::is_same_v<StorageB, bfloat16>)
+      if (has_tiles(m, k)) {
+        gemm_tiles(m, n, k, a, b, write, c, stride);
+        return add_row(m, n, c, stride, row);
+      }
+    if (m <= few_rows) {
+      gemm_few_rows(m, n, k, a, b, write, c, stride);
+      return add_row(m, n, c, stride, row);
+    }
   }
   if constexpr (std::is_same_v<StorageA, StorageB> && !std::is_same_v<StorageB, float16>) {
     const bool has_primitive = is_wide ? b.transpose == Transpose::yes : has_bfloat16_primitive();

@@ -47,6 +47,15 @@ void gemm_by_primitive(std::int64_t m, std::int64_t n, std::int64_t k, const Fac
 /// Whether it is there for bf16: it needs AVX-512.
 bool has_bfloat16_primitive();
 
+/// Whether the processor multiplies bf16 by tiles, and does so faster than the primitive.
+bool has_tiles(std::int64_t m, std::int64_t k);
+
+/// The same by tiles, with B transposed, for sizes that are not 0 and for which `has_tiles` holds.
+/// Each sum has an order of its own, which m and the number of threads do not change.
+template <class Result>
+void gemm_tiles(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf<bfloat16>& a,
+                const FactorOf<bfloat16>& b, Write write, Result* c, std::int64_t stride);
+
 /// The same by products of fp32 copies, bounded pieces at a time, for sizes that are not 0.
 template <class StorageA, class StorageB, class Result>
 void gemm_widened(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf<StorageA>& a,

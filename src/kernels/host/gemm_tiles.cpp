@@ -1,0 +1,186 @@
+/// @file Products of bf16 by the processor's tile registers (AMX), which read weights as they are
+/// stored.
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include <oneapi/dnnl/dnnl.h>
+
+#include "kernels/host/gemm.hpp"
+#include "kernels/host/loops.hpp"
+
+#ifdef __x86_64__
+
+#include <immintrin.h>
+
+namespace brume::kernels {
+namespace {
+
+// A tile has 16 rows of 64 bytes. Tiles of B hold 16 of its rows, which are columns of the result;
+// a tile of A holds pairs of elements of 16 of its rows, those of a pair of places side by side.
+// Their product is a tile of the result's transpose.
+constexpr int tile_rows = 16;
+constexpr int tile_inner = 32;               // elements of a row
+constexpr int tile_columns = 2 * tile_rows;  // of the result that a block has
+constexpr int tile_floats = tile_rows * tile_rows;
+constexpr int block_floats = 4 * tile_floats;
+
+struct alignas(64) TileConfig {
+  std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
+  std::uint16_t row_bytes[16] = {};
+  std::uint8_t rows[16] = {};
+};
+
+__attribute__((target("amx-tile"))) void configure_tiles() {
+  TileConfig config;
+  std::fill_n(config.row_bytes, 8, std::uint16_t{64});
+  std::fill_n(config.rows, 8, std::uint8_t{tile_rows});
+  _tile_loadconfig(&config);
+}
+
+__attribute__((target("amx-tile"))) void release_tiles() { _tile_release(); }
+
+/// out = tiles of the result's transpose: 16 rows by 32 columns, and as many of the next rows.
+///
+/// @param a     pairs of 16 rows
+/// @param next  of the 16 rows behind them; null: there are none
+/// @param b     32 rows, `stride` elements apart
+__attribute__((target("amx-tile,amx-bf16"))) void multiply_tiles(const bfloat16* a,
+                                                                 const bfloat16* next,
+                                                                 const bfloat16* b,
+                                                                 std::int64_t stride,
+                                                                 std::int64_t inner, float* out) {
+  constexpr int ahead = 8 * tile_inner;  // elements that come to the cache before they are read
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  for (std::int64_t i = 0; i < inner; i += tile_inner) {
+    for (int r = 0; r < tile_columns; ++r)
+      _mm_prefetch(reinterpret_cast<const char*>(b + r * stride + i + ahead), _MM_HINT_T0);
+    _tile_loadd(4, b + i, stride * 2);
+    _tile_loadd(6, a + i * tile_rows, 64);
+    _tile_loadd(5, b + tile_rows * stride + i, stride * 2);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 5, 6);
+    if (next == nullptr) continue;
+    _tile_loadd(7, next + i * tile_rows, 64);
+    _tile_dpbf16ps(2, 4, 7);
+    _tile_dpbf16ps(3, 5, 7);
+  }
+  _tile_stored(0, out, 64);
+  _tile_stored(1, out + tile_floats, 64);
+  if (next == nullptr) return;
+  _tile_stored(2, out + 2 * tile_floats, 64);
+  _tile_stored(3, out + 3 * tile_floats, 64);
+}
+
+/// Swaps bit `step` of the row and of the column of each number in a tile.
+template <int step>
+void swap_bit(Lanes (&rows)[tile_rows]) {
+  using Places = std::int32_t __attribute__((vector_size(64)));
+  Places low{}, high{};
+  for (int j = 0; j < lanes; ++j) {
+    low[j] = (j & step) == 0 ? j : lanes + j - step;
+    high[j] = (j & step) == 0 ? j + step : lanes + j;
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < tile_rows; ++i) {
+    if ((i & step) != 0) continue;
+    const Lanes a = rows[i], b = rows[i + step];
+    rows[i] = __builtin_shuffle(a, b, low);
+    rows[i + step] = __builtin_shuffle(a, b, high);
+  }
+}
+
+void transpose_tile(float* tile) {
+  Lanes rows[tile_rows];
+  std::memcpy(rows, tile, sizeof rows);
+  swap_bit<1>(rows), swap_bit<2>(rows), swap_bit<4>(rows), swap_bit<8>(rows);
+  std::memcpy(tile, rows, sizeof rows);
+}
+
+/// Pairs of elements of each 16 rows; zeros where rows end.
+std::vector<bfloat16> in_pairs(std::int64_t m, std::int64_t k, const FactorOf<bfloat16>& a) {
+  const std::int64_t blocks = ceil_div(m, tile_rows);
+  std::vector<bfloat16> pairs(std::size_t(blocks * tile_rows * k), bfloat16(0.0f));
+  for_each("gemm_tiles", m, [&](std::int64_t row) {
+    const bfloat16* const from = a.data + row * a.stride;
+    bfloat16* const to = pairs.data() + row / tile_rows * tile_rows * k + 2 * (row % tile_rows);
+    for (std::int64_t i = 0; i < k; i += 2)
+      std::memcpy(to + i * tile_rows, from + i, 2 * sizeof(bfloat16));
+  });
+  return pairs;
+}
+
+/// 32 rows of B from `first` on: in place, or a copy with zeros behind the last one.
+FactorOf<bfloat16> rows_of(const FactorOf<bfloat16>& b, std::int64_t first, std::int64_t n,
+                           std::int64_t k, std::vector<bfloat16>& copy) {
+  if (first + tile_columns <= n) return {b.data + first * b.stride, b.stride};
+  copy.assign(std::size_t(tile_columns * k), bfloat16(0.0f));
+  for (std::int64_t row = first; row < n; ++row)
+    std::copy_n(b.data + row * b.stride, k, copy.data() + (row - first) * k);
+  return {copy.data(), k};
+}
+
+}  // namespace
+
+bool has_tiles(std::int64_t m, std::int64_t k) {
+  // oneDNN asks the system for them, and may be told to do without.
+  static const bool has =
+      (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core_amx) == dnnl_cpu_isa_avx512_core_amx;
+  constexpr std::int64_t most_rows = 256;  // beyond, oneDNN's copy of B costs little
+  return has && m <= most_rows && k % tile_inner == 0;
+}
+
+template <class Result>
+void gemm_tiles(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf<bfloat16>& a,
+                const FactorOf<bfloat16>& b, Write write, Result* c, std::int64_t stride) {
+  const std::vector<bfloat16> pairs = in_pairs(m, k, a);
+  const bool adds = write == Write::accumulate;
+  for_each("gemm_tiles", ceil_div(n, tile_columns), [&](std::int64_t block) {
+    alignas(64) float out[block_floats];
+    std::vector<bfloat16> copy;
+    const std::int64_t first = block * tile_columns, count = std::min(n - first, tile_columns + 0L);
+    const FactorOf<bfloat16> columns = rows_of(b, first, n, k, copy);
+    configure_tiles();
+    for (std::int64_t row = 0; row < m; row += 2 * tile_rows) {
+      const bfloat16* const from = pairs.data() + row * k;
+      const bool two = row + tile_rows < m;
+      multiply_tiles(from, two ? from + tile_rows * k : nullptr, columns.data, columns.stride, k,
+                     out);
+      for (int tile = 0; tile < (two ? 4 : 2); ++tile) transpose_tile(out + tile * tile_floats);
+      for (std::int64_t r = 0; r < std::min<std::int64_t>(2 * tile_rows, m - row); ++r) {
+        Result* const to = c + (row + r) * stride + first;
+        const float* const sums = out + r / tile_rows * 2 * tile_floats + r % tile_rows * lanes;
+        for (int half = 0; half < 2; ++half)
+#pragma omp simd
+          for (int j = 0; j < std::clamp<int>(int(count) - half * lanes, 0, lanes); ++j) {
+            const float sum = sums[half * tile_floats + j];
+            Result& at = to[half * lanes + j];
+            at = adds ? float(at) + sum : sum;
+          }
+      }
+    }
+    release_tiles();
+  });
+}
+
+#else
+
+namespace brume::kernels {
+
+bool has_tiles(std::int64_t, std::int64_t) { return false; }
+
+template <class Result>
+void gemm_tiles(std::int64_t, std::int64_t, std::int64_t, const FactorOf<bfloat16>&,
+                const FactorOf<bfloat16>&, Write, Result*, std::int64_t) {}
+
+#endif
+
+template void gemm_tiles(std::int64_t, std::int64_t, std::int64_t, const FactorOf<bfloat16>&,
+                         const FactorOf<bfloat16>&, Write, float*, std::int64_t);
+template void gemm_tiles(std::int64_t, std::int64_t, std::int64_t, const FactorOf<bfloat16>&,
+                         const FactorOf<bfloat16>&, Write, bfloat16*, std::int64_t);
+
+}  // namespace brume::kernels
