@@ -16,6 +16,7 @@ struct Sampling {
   double presence_penalty = 0.0;    ///< taken from logits of tokens that the answer has
   double frequency_penalty = 0.0;   ///< ... as often as the answer has them
   std::uint64_t seed = 1;
+  bool log_probabilities = false;  ///< whether choices have theirs
 };
 
 /// The tokens of a sequence so far.
@@ -26,7 +27,7 @@ struct History {
 
 struct Choice {
   std::int32_t token;
-  double log_probability;  ///< the model's own [nats]
+  double log_probability = 0.0;  ///< the model's own [nats]
 };
 
 /// Chooses by `logits` [V]. Random numbers depend on seed, sequence and place alone, so a choice is

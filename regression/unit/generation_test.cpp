@@ -34,7 +34,8 @@ std::int32_t token(const std::vector<float>& logits, const Sampling& how,
 
 TEST(Sampling, WithoutTemperatureTakesTheLikeliest) {
   EXPECT_EQ(token({1.0f, 3.0f, 3.0f, -2.0f}, {}, {7}), 1);
-  const Choice choice = choose(std::vector{0.0f, std::log(3.0f)}, {}, {}, 0);
+  const Choice choice =
+      choose(std::vector{0.0f, std::log(3.0f)}, {.log_probabilities = true}, {}, 0);
   EXPECT_EQ(choice.token, 1);
   EXPECT_NEAR(choice.log_probability, std::log(0.75), 1e-6);
 }

@@ -241,9 +241,7 @@ class Generation {
   }
 
   /// Sequences at once.
-  int batch() const {
-    return int(std::clamp<std::int64_t>(std::ssize(asked_), 1, options_.batch));
-  }
+  int batch() const { return int(std::clamp<std::int64_t>(std::ssize(asked_), 1, options_.batch)); }
 
   model::Config sized(int tp, int blocks) const {
     model::Config model = model_;
@@ -351,8 +349,8 @@ class Generation {
         "keys on each rank",
         counted(std::int64_t(asked_.size()), "answer"), counted(job_.size(), "rank"),
         counted(stage.data_ranks(), "copy"), stage.tp,
-        plan_.num_stages() > 1 ? fmt::format(", {} stages", plan_.num_stages()) : "",
-        batch(), sizes_.seq_len,
+        plan_.num_stages() > 1 ? fmt::format(", {} stages", plan_.num_stages()) : "", batch(),
+        sizes_.seq_len,
         format_bytes(stage.layers * model::cache_elements(sizes_).evaluate(stage.split().values()) *
                      double(model::activation_bytes(sizes_.precision))));
   }
@@ -495,7 +493,7 @@ class Generation {
                       .finish = finish,
                       .prompt_tokens = std::ssize(tokens_[std::size_t(open.asked.prompt)]),
                       .tokens = open.tokens};
-    if (options_.log_probabilities) answer.log_probability = open.log_probability;
+    if (options_.sampling.log_probabilities) answer.log_probability = open.log_probability;
     return json_line(answer);
   }
 

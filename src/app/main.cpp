@@ -334,7 +334,7 @@ struct CommandLine {
         ->add_option("--set", o.sets,
                      "Override a key of the run's deck, for example model.seq_len=4096")
         ->type_name("KEY=VALUE");
-    verb_generate->add_flag("--log-probabilities", o.log_probabilities,
+    verb_generate->add_flag("--log-probabilities", o.sampling.log_probabilities,
                             "Add the log-probability of each answer in the model");
     verb_generate->add_flag("--json", o.json, "Print a line of JSON for a single --prompt too");
     verb_generate->callback([this] {

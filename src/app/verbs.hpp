@@ -53,7 +53,6 @@ struct GenerateOptions {
   int max_tokens = 256;              ///< of an answer
   int samples = 1;                   ///< answers to each prompt
   generation::Sampling sampling;
-  bool log_probabilities = false;
   int batch = 16;          ///< sequences at once on a copy of the model
   double cache_gib = 0.0;  ///< most memory of a rank for keys; 0: what is left
   int tp = 0;              ///< 0: as few ranks as the model fits on

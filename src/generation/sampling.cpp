@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <vector>
@@ -87,11 +88,10 @@ Choice choose(std::span<const float> logits, const Sampling& how, const History&
   const auto likeliest = [](std::span<const float> of) {
     return std::int32_t(std::ranges::max_element(of) - of.begin());
   };
-  // The sum is finite if all logits are, or are minus infinity.
   const float top = logits[std::size_t(likeliest(logits))];
-  double sum = 0.0;
-  for (const float logit : logits) sum += std::exp(double(logit - top));
-  require(std::isfinite(sum) && std::isfinite(top), Failure::input,
+  bool finite = std::isfinite(top);  // minus infinity is no token's, but a NaN may be anywhere
+  for (const float logit : logits) finite &= logit <= std::numeric_limits<float>::max();
+  require(finite, Failure::input,
           "the model makes logits that are not finite: its weights are damaged, or too large for "
           "its precision");
   std::vector<float> penalized;
@@ -106,6 +106,9 @@ Choice choose(std::span<const float> logits, const Sampling& how, const History&
   const std::int32_t token = how.temperature == 0.0
                                  ? likeliest(used)
                                  : draw(used, how, uniform(mix(key + place * golden_step)));
+  if (!how.log_probabilities) return {token};
+  double sum = 0.0;
+  for (const float logit : logits) sum += std::exp(double(logit - top));
   return {token, double(logits[std::size_t(token)] - top) - std::log(sum)};
 }
 
