@@ -71,6 +71,13 @@ inline u64 shl_b64(u64 a, u32 by) { return by < 64 ? a << by : 0; }
 inline u32 shr_u32(u32 a, u32 by) { return by < 32 ? a >> by : 0; }
 inline u64 shr_u64(u64 a, u32 by) { return by < 64 ? a >> by : 0; }
 inline u32 shr_s32(s32 a, u32 by) { return u32(a >> std::min(by, 31u)); }
+inline u64 shr_s64(std::int64_t a, u32 by) { return u64(a >> std::min(by, 63u)); }
+/// b with `count` bits from `first` on replaced by the lowest ones of a.
+inline u64 bfi_b64(u64 a, u64 b, u32 first, u32 count) {
+  const u64 mask =
+      first >= 64 || count == 0 ? 0 : (~u64{0} >> (64 - std::min(count, 64 - first))) << first;
+  return (b & ~mask) | (first < 64 ? a << first & mask : 0);
+}
 
 /// Four of the eight bytes of a and b, which b's are the upper ones of: each by a digit of `which`.
 inline u32 prmt_b32(u32 a, u32 b, u32 which) {
@@ -137,6 +144,7 @@ BRUME_BINARY(or_pred, bool, bool, a || b)
 BRUME_BINARY(xor_pred, bool, bool, a != b)
 inline u32 selp_b32(u32 a, u32 b, bool first) { return first ? a : b; }
 inline u32 selp_u32(u32 a, u32 b, bool first) { return first ? a : b; }
+inline u64 selp_u64(u64 a, u64 b, bool first) { return first ? a : b; }
 inline u64 selp_b64(u64 a, u64 b, bool first) { return first ? a : b; }
 inline float selp_f32(float a, float b, bool first) { return first ? a : b; }
 inline double selp_f64(double a, double b, bool first) { return first ? a : b; }
