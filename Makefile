@@ -95,6 +95,7 @@ golden-update: all
 perf: all
 	$(BUILD)/perf/perf_kernels
 	$(BUILD)/perf/perf_step
+	$(BUILD)/perf/perf_generation
 	test ! -x $(BUILD)/perf/perf_on_paper || $(BUILD)/perf/perf_on_paper
 	$(BUILD)/perf/perf_interference
 	$(BUILD)/perf/perf_pipeline

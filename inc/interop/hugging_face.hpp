@@ -115,8 +115,8 @@ std::vector<std::string> copy_companions(const std::filesystem::path& from,
 /// none where a folder has neither. @throws Error(input)
 std::vector<std::int32_t> end_tokens(const std::filesystem::path& folder);
 
-/// The token that the tokenizer of a folder puts before each text, as its post-processor or else
-/// tokenizer_config.json says; empty: none. @throws Error(input)
-std::string begin_token(const std::filesystem::path& folder);
+/// The token that a tokenizer puts before each text, as the post-processor of its tokenizer.json,
+/// or beside another file tokenizer_config.json says; empty: none. @throws Error(input)
+std::string begin_token(const std::filesystem::path& tokenizer);
 
 }  // namespace brume::interop

@@ -18,6 +18,8 @@ class AppendedFile {
   /// Opens the file, or makes it with the rights 0640 less those of the umask.
   explicit AppendedFile(const std::filesystem::path& path);
 
+  /// Keeps it for this process until the file is closed. @return false if another one has it
+  bool lock();
   void append(std::string_view record);
   void cut(std::int64_t bytes);  ///< forgets what lies behind so many
 

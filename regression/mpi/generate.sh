@@ -59,6 +59,13 @@ sed 's/p1/q1/; s/"prompt": "/&x/' prompts.jsonl > others.jsonl
 code=0; "$BRUME" generate run --prompts others.jsonl -o one > out.log 2>&1 || code=$?
 [ "$code" -eq 2 ] && grep -q 'one:1: is no answer to these prompts' out.log || complain "others' answers are taken"
 
+# What is no file of answers stays as it is; one that another job writes is left to it.
+printf 'my notes' > notes
+code=0; "$BRUME" generate run --prompt a -o notes > out.log 2>&1 || code=$?
+[ "$code" -eq 2 ] && [ "$(cat notes)" = 'my notes' ] && grep -q 'notes:1: is no answer' out.log || complain "notes are lost"
+code=0; flock killed "$BRUME" generate run --prompts prompts.jsonl -o killed > out.log 2>&1 || code=$?
+[ "$code" -eq 2 ] && grep -q 'killed: another job writes its answers there' out.log || complain "two jobs write to one file"
+
 # Each token is the most likely one.
 if on_host; then
   sed -n 's/.*"prompt":"\([^"]*\)","text":"\([^"]*\)".*/{"prompt": "\1", "completion": "\2"}/p' one > answers.jsonl
@@ -73,6 +80,8 @@ generate 2 again --temperature 1.5 --top-k 40 --top-p 0.9 --min-p 0.01 --samples
 cmp drawn.sorted again.sorted || complain "drawn answers differ"
 generate 1 seeded --temperature 1.5 --top-k 40 --top-p 0.9 --min-p 0.01 --samples 3 --seed 6
 ! cmp -s drawn.sorted seeded.sorted || complain "the seed changes nothing"
+generate 1 more --temperature 1.5 --top-k 40 --top-p 0.9 --min-p 0.01 --samples 4 --seed 5
+grep -v '"sample":3' more.sorted | cmp - drawn.sorted || complain "the number of samples changes them"
 [ "$(grep '"index":3,' drawn | sed 's/.*"text"//' | sort -u | wc -l)" -eq 3 ] || complain "samples are the same"
 
 # A single prompt's answer is text, and ends before a stop string.
@@ -88,6 +97,7 @@ first=$(printf %s "$answer" | head -c 1)
 "$BRUME" generate run --prompts lines.txt --max-tokens 4 > lines.out 2> out.log
 [ "$(grep -c '"finish_reason":"length"' lines.out)" -eq 2 ] &&
   grep -q '"index":1,.*"error":"the prompt has 300 tokens' lines.out || { cat lines.out; complain "long prompts"; }
+printf '\357\273\277{"prompt":"a",}\n' > broken.jsonl
 refused() { # sentence, arguments
   code=0; says=$1; shift
   "$BRUME" generate "$@" > out.log 2>&1 || code=$?
@@ -97,8 +107,10 @@ echo '{"messages": [{"role": "user", "content": "hi"}]}' > chat.jsonl
 refused 'chat.jsonl:1: has .messages.: chat templates are not supported' run --prompts chat.jsonl
 echo '{"text": "hi"}' > text.jsonl
 refused "text.jsonl:1: needs a 'prompt'" run --prompts text.jsonl
+refused 'broken.jsonl:1:1:15: is not JSON' run --prompts broken.jsonl
+refused 'generate needs options that are numbers' run --prompt a --temperature nan
 refused 'generate needs --prompts FILE or --prompt TEXT' run
 refused 'holds no checkpoints and no Hugging Face model' nowhere --prompt a
-refused '--end <s>: the tokenizer has no such token' run --prompt a --end '<s>'
+refused "--end '<s>': tokens are bytes" run --prompt a --end '<s>'
 refused 'plan.toml is for 2 ranks, the job has 1' run --prompt a --plan plan.toml
 refused 'needs .*--tp 3 does not divide\|--tp 3 does not divide' run --prompt a --tp 3

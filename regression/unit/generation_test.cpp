@@ -40,6 +40,16 @@ TEST(Sampling, WithoutTemperatureTakesTheLikeliest) {
   EXPECT_NEAR(choice.log_probability, std::log(0.75), 1e-6);
 }
 
+TEST(Sampling, ExtremesLeaveTheLikeliest) {
+  const std::vector<float> logits{1.0f, 1.5f, 9.0f, 8.9f, -3.0f};
+  for (const Sampling& how : {Sampling{.temperature = 1.0, .top_p = 0.0},
+                              Sampling{.temperature = 1.0, .top_k = 3, .top_p = 0.0, .min_p = 1.0},
+                              Sampling{.temperature = 1.0, .top_k = 1},
+                              Sampling{.temperature = 1e-320}, Sampling{.temperature = 1e-30}})
+    for (std::uint64_t sequence = 0; sequence < 5; ++sequence)
+      EXPECT_EQ(token(logits, how, {7}, sequence), 2);
+}
+
 TEST(Sampling, RefusesLogitsThatAreNotFinite) {
   EXPECT_THROW(token({1.0f, NAN}, {}, {}), Error);
   EXPECT_THROW(token({1.0f, INFINITY}, {}, {}), Error);

@@ -20,6 +20,7 @@
 #include "device/device.hpp"
 #include "device/memory.hpp"
 #include "engine/engine.hpp"
+#include "inference.hpp"
 #include "interop/hugging_face.hpp"
 #include "interop/tokens.hpp"
 #include "io/checkpoint.hpp"
@@ -35,8 +36,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
-
-constexpr std::int64_t no_limit = std::int64_t{1} << 60;  ///< [bytes] as much as can be had
 
 /// Evaluates on all ranks of a job.
 class Evaluation {
@@ -67,7 +66,7 @@ class Evaluation {
   void with_engine(const Use& use) {
     const int threads = device::threads_per_rank(session_.ranks_per_node());
     const kernels::Runtime runtime(threads);
-    engine::Engine engine(plan_, model_, settings(threads), job_);
+    engine::Engine engine(plan_, model_, inference_settings(session_, deck_, threads), job_);
     load_weights({options_.weights, checkpoint_}, model_, engine.slabs(), job_);
     use(engine);
   }
@@ -166,16 +165,8 @@ class Evaluation {
     return data::sampler_of(tokens, model_.vocab_size, ends, model_.seq_len, model_.isolated);
   }
 
-  /// That which is given, or is kept with the weights; empty where tokens are bytes.
   fs::path tokenizer_path() const {
-    if (!options_.tokenizer.empty()) return options_.tokenizer;
-    for (const fs::path& folder : model_folders(options_.weights, checkpoint_, deck_))
-      if (const auto found = tokenizer::find_tokenizer(folder)) return *found;
-    require(model_.vocab_size == 256, Failure::input,
-            "{}: no tokenizer.json, tokenizer.model or spiece.model is kept with the weights. Name "
-            "a tokenizer by --tokenizer.",
-            options_.weights);
-    return {};
+    return app::tokenizer_path(options_.tokenizer, options_.weights, checkpoint_, deck_, model_);
   }
 
   /// Bytes of text that the targets of samples stand for; nothing where the tokenizer beside the
@@ -225,13 +216,7 @@ class Evaluation {
   /// batch and state over all ranks, which any model allows.
   void choose_plan() {
     comm::together(job_, [&] {
-      hardware::Cluster here{
-          hardware::NodeGroup{.nodes = session_.num_nodes(),
-                              .devices_per_node = job_.size() / session_.num_nodes(),
-                              .memory_bytes = no_limit,
-                              .host_memory_bytes = no_limit,
-                              .disk_bytes = no_limit,
-                              .on_device = device::on_device()}};
+      hardware::Cluster here = cluster_of(session_, job_);
       if (!options_.plan.empty()) {
         plan_ = plan::load(options_.plan);
       } else if (checkpoint_ && !checkpoint_->plan_text.empty()) {
@@ -264,14 +249,6 @@ class Evaluation {
     comm::together(
         job_, [&] { data.emplace(open_validation(file.path, file.key, deck_, model_, known)); });
     return data;
-  }
-
-  engine::Settings settings(int threads) const {
-    engine::Settings s;
-    s.threads = threads;
-    s.first_core = device::first_core(session_.ranks_per_node(), session_.node_rank());
-    s.scratch = deck_.cluster.all_groups().front().scratch;
-    return s;
   }
 
   void print(const data::Sampler& data, double loss, std::int64_t sequences, double seconds) const {

@@ -28,6 +28,7 @@
 #include "engine/generator.hpp"
 #include "generation/answer.hpp"
 #include "generation/scheduler.hpp"
+#include "inference.hpp"
 #include "interop/hugging_face.hpp"
 #include "io/appended_file.hpp"
 #include "io/checkpoint.hpp"
@@ -71,6 +72,7 @@ struct Chosen {
 /// Text for a terminal: no byte of an answer must act on it.
 std::string printable(std::string_view text) {
   std::string shown;
+  if (::isatty(STDOUT_FILENO) == 0) return shown.append(text);
   for (const char c : text)
     if (const auto byte = static_cast<unsigned char>(c);
         byte >= 0x20 ? byte != 0x7F : c == '\n' || c == '\t')
@@ -90,7 +92,7 @@ class Generation {
     choose_plan();
     const int threads = device::threads_per_rank(session_.ranks_per_node());
     const kernels::Runtime runtime(threads);
-    engine::Generator generator(plan_, sizes_, settings(threads), job_);
+    engine::Generator generator(plan_, sizes_, inference_settings(session_, deck_, threads), job_);
     load_weights({options_.weights, checkpoint_}, model_, generator.slabs(), job_);
     generate(generator);
   }
@@ -128,26 +130,14 @@ class Generation {
     kernels::allow_tf32(deck_.training.tf32);
   }
 
-  /// The folder that holds the tokenizer, or the tokenizer's file; empty where tokens are bytes.
-  fs::path tokenizer_path() const {
-    if (!options_.tokenizer.empty()) return options_.tokenizer;
-    for (const fs::path& folder : folders())
-      if (const auto found = tokenizer::find_tokenizer(folder)) return *found;
-    require(model_.vocab_size == 256, Failure::input,
-            "{}: no tokenizer.json, tokenizer.model or spiece.model is kept with the weights. Name "
-            "a tokenizer by --tokenizer.",
-            options_.weights);
-    return {};
-  }
-
   std::vector<fs::path> folders() const {
     return model_folders(options_.weights, checkpoint_, deck_);
   }
 
   std::int32_t token_of(const std::string& text, const char* option) const {
     const auto found = tokenizer_ ? tokenizer_->find(text) : std::nullopt;
-    require(found.has_value(), Failure::input, "{} {}: the tokenizer has no such token", option,
-            text);
+    require(found.has_value(), Failure::input, "{} '{}': {}", option, text,
+            tokenizer_ ? "the tokenizer has no such token" : "tokens are bytes");
     return *found;
   }
 
@@ -156,15 +146,15 @@ class Generation {
     prompts_ =
         options_.prompts_file.empty() ? std::vector<Prompt>() : read_prompts(options_.prompts_file);
     for (const std::string& text : options_.prompts) prompts_.push_back({text});
-    const fs::path path = tokenizer_path();
+    const fs::path path =
+        tokenizer_path(options_.tokenizer, options_.weights, checkpoint_, deck_, model_);
     std::optional<std::int32_t> begin;
-    if (!path.empty()) {
-      tokenizer_.emplace(path);
-      const std::string first =
-          options_.begin ? *options_.begin
-                         : interop::begin_token(fs::is_directory(path) ? path : path.parent_path());
-      if (!first.empty()) begin = token_of(first, "--begin");
-    }
+    if (!path.empty()) tokenizer_.emplace(path);
+    const std::string first = options_.begin  ? *options_.begin
+                              : !path.empty() ? interop::begin_token(path)
+                                              : std::string();
+    if (!first.empty())
+      begin = token_of(first, options_.begin ? "--begin" : "the post-processor's first token");
     for (const std::string& end : options_.ends) ends_.insert(token_of(end, "--end"));
     if (options_.ends.empty())
       for (const fs::path& folder : folders()) {
@@ -191,18 +181,22 @@ class Generation {
     std::string done;  // of rank 0, because another node may not see the same yet
     comm::together(job_, [&] {
       if (!leader_ || options_.output.empty()) return;
-      for (const auto& [prompt, sample] :
-           read_answered(options_.output, prompts_, options_.samples))
-        done += fmt::format("{} {} ", prompt, sample);
       output_.emplace(options_.output);
+      const Answered found = read_answered(options_.output, prompts_, options_.samples, *output_);
+      for (const bool error : {false, true})
+        for (const auto& [prompt, sample] : error ? found.errors : found.answers)
+          done += fmt::format("{} {} {} ", int(error), prompt, sample);
     });
-    std::set<std::pair<std::int64_t, int>> answered;
+    std::set<std::pair<std::int64_t, int>> answered, failed;
     std::istringstream words(comm::broadcast(job_, done, 0));
-    for (std::pair<std::int64_t, int> one; words >> one.first >> one.second;) answered.insert(one);
+    std::pair<std::int64_t, int> one;
+    for (int error = 0; words >> error >> one.first >> one.second;)
+      (error != 0 ? failed : answered).insert(one);
     if (leader_ && !answered.empty())
       log::info("{}: has {} already", options_.output,
                 counted(std::int64_t(answered.size()), "answer"));
     std::string errors;
+    std::int64_t without = 0;
     for (std::int64_t i = 0; i < std::ssize(prompts_); ++i)
       for (int sample = 0; sample < options_.samples; ++sample) {
         if (answered.contains({i, sample})) continue;
@@ -211,6 +205,8 @@ class Generation {
           asked_.push_back({i, sample});
           continue;
         }
+        ++without;
+        if (failed.contains({i, sample})) continue;
         errors += json_line(
             {.prompt = i,
              .sample = sample,
@@ -223,10 +219,16 @@ class Generation {
              .finish = "error",
              .prompt_tokens = count});
       }
-    comm::together(job_, [&] { write(errors); });
-    if (leader_ && !errors.empty())
-      log::warn("prompts without an answer: {}; each has a line that says why",
-                std::ranges::count(errors, '\n'));
+    comm::together(job_, [&] {
+      require(without == 0 || !streams(), Failure::input, "--prompt: {}",
+              tokens_.front().empty()
+                  ? "has no tokens: give it some, or name one by --begin"
+                  : fmt::format("has {} tokens, fewer than model.seq_len = {} fit",
+                                tokens_.front().size(), model_.seq_len));
+      write(errors);
+    });
+    if (leader_ && without > 0)
+      log::warn("prompts without an answer: {}; each has a line that says why", without);
   }
 
   // --- plan -------------------------------------------------------------------------------------
@@ -274,12 +276,10 @@ class Generation {
       block_bytes = std::max(
           block_bytes, stage.layers * model::cache_elements(all).evaluate(stage.split().values()) *
                            double(model::activation_bytes(all.precision)) / all.generation.blocks);
-    for (int rank = 0; rank < plan.devices() / plan.stages.front().data_ranks(); ++rank) {
-      const int first = plan::first_rank(plan, plan::stage_index(plan, rank));
-      if (rank != first && rank > 0) continue;
-      const auto needed =
-          double(engine::generator_bytes(plan, least, first)[std::size_t(schedule::Tier::device)]);
-      bytes = std::min(bytes, memory_bytes - needed);
+    for (int stage = 0; stage < plan.num_stages(); ++stage) {
+      const schedule::Arenas needed =
+          engine::generator_bytes(plan, least, plan::first_rank(plan, stage));
+      bytes = std::min(bytes, memory_bytes - double(needed[std::size_t(schedule::Tier::device)]));
     }
     if (bytes < 0.0) return 0;
     double blocks = least.generation.blocks + std::floor(bytes / block_bytes);
@@ -303,13 +303,7 @@ class Generation {
   void choose_plan() {
     const double bytes = memory_bytes();
     comm::together(job_, [&] {
-      const hardware::Cluster here{
-          hardware::NodeGroup{.nodes = session_.num_nodes(),
-                              .devices_per_node = job_.size() / session_.num_nodes(),
-                              .memory_bytes = no_limit,
-                              .host_memory_bytes = no_limit,
-                              .disk_bytes = no_limit,
-                              .on_device = device::on_device()}};
+      const hardware::Cluster here = cluster_of(session_, job_);
       const auto use = [&](plan::Plan plan, int tp) {
         plan_ = engine::generating(std::move(plan));
         sizes_ = sized(tp, 0);
@@ -348,19 +342,11 @@ class Generation {
         "{} on {}: {} of the model, tp {}{}; up to {} sequences of {} tokens at once, {} of "
         "keys on each rank",
         counted(std::int64_t(asked_.size()), "answer"), counted(job_.size(), "rank"),
-        counted(stage.data_ranks(), "copy"), stage.tp,
+        stage.data_ranks() == 1 ? "1 copy" : fmt::format("{} copies", stage.data_ranks()), stage.tp,
         plan_.num_stages() > 1 ? fmt::format(", {} stages", plan_.num_stages()) : "", batch(),
         sizes_.seq_len,
         format_bytes(stage.layers * model::cache_elements(sizes_).evaluate(stage.split().values()) *
                      double(model::activation_bytes(sizes_.precision))));
-  }
-
-  engine::Settings settings(int threads) const {
-    engine::Settings s;
-    s.threads = threads;
-    s.first_core = device::first_core(session_.ranks_per_node(), session_.node_rank());
-    s.scratch = deck_.cluster.all_groups().front().scratch;
-    return s;
   }
 
   // --- answers ----------------------------------------------------------------------------------
@@ -388,7 +374,10 @@ class Generation {
     if (generator.copy().rank() != 0) sums = {};
     job_.all_reduce(sums, comm::Reduction::sum);
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-    if (streams() && leader_) fmt::print("\n");
+    if (streams() && leader_ && !asked_.empty()) {
+      fmt::print("\n");
+      std::fflush(stdout);
+    }
     if (!leader_ || asked_.empty()) return;
     log::info("{} tokens of answers in {}: {:.1f} tokens/s; {} tokens were computed{}", sums[0],
               format_seconds(seconds), sums[0] / seconds, sums[1],
@@ -440,8 +429,7 @@ class Generation {
       const Asked& asked = open_.at(pass.wanted[i]).asked;
       const generation::Choice choice = generation::choose(
           logits.subspan(i * vocab, vocab), options_.sampling, scheduler.history(pass.wanted[i]),
-          std::uint64_t(asked.prompt) * std::uint64_t(options_.samples) +
-              std::uint64_t(asked.sample));
+          (std::uint64_t(asked.prompt) << 32) + std::uint64_t(asked.sample));
       chosen[i] = {choice.log_probability, choice.token};
     }
     if (!chosen.empty())
@@ -511,8 +499,6 @@ class Generation {
     fmt::print("{}", lines);
     std::fflush(stdout);
   }
-
-  static constexpr std::int64_t no_limit = std::int64_t{1} << 60;  ///< [bytes]
 
   const GenerateOptions& options_;
   comm::Session& session_;

@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <exception>
@@ -282,11 +283,13 @@ struct CommandLine {
         ->add_option("--presence-penalty", o.sampling.presence_penalty,
                      "Subtracted from logits of tokens that the answer has")
         ->type_name("X")
+        ->check(CLI::Range(-100.0, 100.0))
         ->capture_default_str();
     verb_generate
         ->add_option("--frequency-penalty", o.sampling.frequency_penalty,
                      "... for each time that the answer has the token")
         ->type_name("X")
+        ->check(CLI::Range(-100.0, 100.0))
         ->capture_default_str();
     verb_generate->add_option("--seed", o.sampling.seed, "Seed of drawn tokens")
         ->type_name("N")
@@ -341,6 +344,12 @@ struct CommandLine {
       verb = [this] {
         require(!generate.prompts_file.empty() || !generate.prompts.empty(), Failure::input,
                 "generate needs --prompts FILE or --prompt TEXT");
+        const generation::Sampling& how = generate.sampling;
+        for (const double value : {how.temperature, how.top_p, how.min_p, how.repetition_penalty,
+                                   how.presence_penalty, how.frequency_penalty, generate.cache_gib})
+          require(std::isfinite(value), Failure::input, "generate needs options that are numbers");
+        require(generate.tp == 0 || generate.plan.empty(), Failure::input,
+                "--plan has its own tensor parallelism: leave --tp out");
         require(std::ranges::find(generate.stops, "") == generate.stops.end(), Failure::input,
                 "--stop needs a text");
         return app::generate(generate);

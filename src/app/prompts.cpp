@@ -33,14 +33,11 @@ void for_lines(std::string_view text, const Each& each) {
   }
 }
 
-bool is_object(std::string_view line) {
-  return line.starts_with('{') && json::parse(line, nullptr, false).is_object();
-}
-
 std::string name_of(const json& object) {
   for (const char* key : {"custom_id", "id"})
-    if (const auto found = object.find(key); found != object.end())
-      return found->is_string() ? found->get<std::string>() : found->dump();
+    if (const auto found = object.find(key);
+        found != object.end() && !found->is_null() && *found != "")
+      return found->dump();
   return {};
 }
 
@@ -72,8 +69,10 @@ std::vector<Prompt> read_prompts(const fs::path& file) {
   const Bytes bytes = read_file(file, Failure::input, most_lines_bytes, Links::follow);
   std::vector<Prompt> prompts;
   std::optional<bool> lines_of_json;
-  for_lines(as_text(bytes), [&](std::string_view line, std::int64_t number) {
-    if (!lines_of_json) lines_of_json = is_object(line);
+  std::string_view text = as_text(bytes);
+  if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);  // a mark of UTF-8
+  for_lines(text, [&](std::string_view line, std::int64_t number) {
+    if (!lines_of_json) lines_of_json = line.substr(line.find_first_not_of(" \t")).starts_with('{');
     const std::string where = fmt::format("{}:{}", file.string(), number);
     prompts.push_back(*lines_of_json ? prompt_of(line, where) : Prompt{std::string(line)});
   });
@@ -84,7 +83,7 @@ std::vector<Prompt> read_prompts(const fs::path& file) {
 std::string json_line(const AnswerLine& answer) {
   ordered_json line{{"index", answer.prompt}};
   if (answer.sample > 0) line["sample"] = answer.sample;
-  if (!answer.id.empty()) line["id"] = answer.id;
+  if (!answer.id.empty()) line["id"] = ordered_json::parse(answer.id);
   line["prompt"] = answer.question;
   line[answer.finish == "error" ? "error" : "text"] = answer.text;
   line["finish_reason"] = answer.finish;
@@ -94,14 +93,18 @@ std::string json_line(const AnswerLine& answer) {
   return dump(line) + "\n";
 }
 
-std::set<std::pair<std::int64_t, int>> read_answered(const fs::path& file,
-                                                     const std::vector<Prompt>& prompts,
-                                                     int samples) {
-  std::set<std::pair<std::int64_t, int>> answered;
-  std::error_code none;
-  if (!fs::exists(file, none)) return answered;
+Answered read_answered(const fs::path& file, const std::vector<Prompt>& prompts, int samples,
+                       io::AppendedFile& output) {
+  require(output.lock(), Failure::input, "{}: another job writes its answers there", file.string());
+  Answered answered;
   const Bytes bytes = read_file(file, Failure::storage, most_lines_bytes, Links::follow);
-  const std::string_view all = as_text(bytes), text = all.substr(0, all.rfind('\n') + 1);
+  const std::string_view all = as_text(bytes), text = all.substr(0, all.rfind('\n') + 1),
+                         rest = all.substr(text.size());
+  const auto require_answer = [&](bool is_one, std::int64_t number) {
+    require(is_one, Failure::input,
+            "{}:{}: is no answer to these prompts. Name another file, or remove this one.",
+            file.string(), number);
+  };
   for_lines(text, [&](std::string_view line, std::int64_t number) {
     const json object = json::parse(line, nullptr, false);
     const auto whole_number = [&](const char* key, std::int64_t otherwise) {
@@ -109,15 +112,19 @@ std::set<std::pair<std::int64_t, int>> read_answered(const fs::path& file,
       return object[key].is_number_unsigned() ? object[key].get<std::int64_t>() : -1;
     };
     const std::int64_t index = whole_number("index", -1), sample = whole_number("sample", 0);
-    const bool fits = index >= 0 && index < std::ssize(prompts) && sample >= 0 &&
-                      sample < samples && object.contains("prompt") &&
-                      object["prompt"] == kept(prompts[std::size_t(index)].text);
-    require(fits, Failure::input,
-            "{}:{}: is no answer to these prompts. Name another file, or remove this one.",
-            file.string(), number);
-    answered.emplace(index, int(sample));
+    require_answer(index >= 0 && index < std::ssize(prompts) && sample >= 0 && sample < samples &&
+                       object.contains("prompt") && object.contains("finish_reason") &&
+                       object["prompt"] == kept(prompts[std::size_t(index)].text),
+                   number);
+    const bool error = object["finish_reason"] == "error";
+    require_answer(object.contains(error ? "error" : "text"), number);
+    (error ? answered.errors : answered.answers).emplace(index, int(sample));
   });
-  if (text.size() < all.size()) io::AppendedFile(file).cut(std::int64_t(text.size()));
+  if (rest.empty()) return answered;
+  constexpr std::string_view begin = R"({"index":)";
+  require_answer(rest.starts_with(begin.substr(0, rest.size())),
+                 1 + std::ranges::count(text, '\n'));
+  output.cut(std::int64_t(text.size()));
   return answered;
 }
 

@@ -9,14 +9,16 @@
 #include <utility>
 #include <vector>
 
+#include "io/appended_file.hpp"
+
 namespace brume::app {
 
 struct Prompt {
   std::string text;
-  std::string id = {};  ///< the file's own name of it, if any
+  std::string id = {};  ///< JSON, the file's own name of it; empty: none
 };
 
-/// The prompts of a file. If its first line is an object of JSON, each line is one, with the prompt
+/// The prompts of a file. If its first line begins with '{', each line is JSON, with the prompt
 /// as "prompt" or, as OpenAI-compatible servers take batches, as "body.prompt"; "id" or "custom_id"
 /// names it. Otherwise each line is a prompt. Empty lines do not count.
 /// @throws Error(input) naming the line
@@ -36,10 +38,14 @@ struct AnswerLine {
 /// A line of JSON, with the end of the line.
 std::string json_line(const AnswerLine& answer);
 
-/// Answers that a file has, as prompt and sample; cuts off a last line that a kill left unfinished.
-/// @throws Error(input) for answers to other prompts, Error(storage)
-std::set<std::pair<std::int64_t, int>> read_answered(const std::filesystem::path& file,
-                                                     const std::vector<Prompt>& prompts,
-                                                     int samples);
+/// What a file of answers has, as prompts and samples.
+struct Answered {
+  std::set<std::pair<std::int64_t, int>> answers, errors;
+};
+/// Locks a file of answers for this process, reads it, and cuts off a last line that a kill left
+/// unfinished.
+/// @throws Error(input) for a file of anything else, or that another job writes; Error(storage)
+Answered read_answered(const std::filesystem::path& file, const std::vector<Prompt>& prompts,
+                       int samples, io::AppendedFile& output);
 
 }  // namespace brume::app

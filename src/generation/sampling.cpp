@@ -47,14 +47,13 @@ void cut_tail(std::vector<Candidate>& all, const Sampling& how) {
     const double least = all[std::size_t(how.top_k) - 1].weight;
     std::erase_if(all, [&](const Candidate& one) { return one.weight < least; });
   }
-  const double top = std::ranges::max(all, {}, &Candidate::weight).weight;
   double sum = 0.0;
-  for (Candidate& one : all) sum += one.weight = std::exp(one.weight - top);
+  for (Candidate& one : all) sum += one.weight = std::exp(one.weight);  // of the likeliest 1
   if (how.top_p < 1.0) {
     // Sorts as many as are needed: most of the weight is in few tokens.
     double reached = 0.0;
     std::size_t kept = 0;
-    for (std::size_t sorted = 0; kept < all.size() && reached < how.top_p * sum;) {
+    for (std::size_t sorted = 0; kept < all.size() && (kept == 0 || reached < how.top_p * sum);) {
       if (kept == sorted) {
         sorted = std::min(all.size(), std::max<std::size_t>(64, 8 * sorted));
         std::partial_sort(all.begin() + std::ptrdiff_t(kept), all.begin() + std::ptrdiff_t(sorted),
@@ -69,9 +68,10 @@ void cut_tail(std::vector<Candidate>& all, const Sampling& how) {
 }
 
 std::int32_t draw(std::span<const float> logits, const Sampling& how, double number) {
+  const double top = std::ranges::max(logits);
   std::vector<Candidate> all(logits.size());
   for (std::size_t i = 0; i < logits.size(); ++i)
-    all[i] = {std::int32_t(i), double(logits[i]) / how.temperature};
+    all[i] = {std::int32_t(i), (double(logits[i]) - top) / how.temperature};
   cut_tail(all, how);
   const double sum = std::accumulate(all.begin(), all.end(), 0.0,
                                      [](double s, const Candidate& c) { return s + c.weight; });

@@ -69,6 +69,7 @@ std::vector<std::int32_t> end_tokens(const fs::path& folder) {
     const json& given = (*file)["eos_token_id"];
     std::vector<std::int32_t> ids;
     for (const json& id : given.is_array() ? given : json::array({given})) {
+      if (id.is_number_integer() && id < 0) continue;  // none
       require(id.is_number_unsigned() && id <= 0x7fffffff, Failure::input,
               "{}: 'eos_token_id' must be a token or a list of tokens", (folder / name).string());
       ids.push_back(id.get<std::int32_t>());
@@ -78,8 +79,11 @@ std::vector<std::int32_t> end_tokens(const fs::path& folder) {
   return {};
 }
 
-std::string begin_token(const fs::path& folder) {
-  if (const std::optional<json> file = load(folder / "tokenizer.json"))
+std::string begin_token(const fs::path& tokenizer) {
+  const bool in_folder = fs::is_directory(tokenizer), is_json = tokenizer.extension() == ".json";
+  const fs::path folder = in_folder ? tokenizer : tokenizer.parent_path();
+  const fs::path named = in_folder ? folder / "tokenizer.json" : tokenizer;
+  if (const std::optional<json> file = in_folder || is_json ? load(named) : std::nullopt)
     return file->contains("post_processor") ? first_of_template((*file)["post_processor"])
                                             : std::string();
   const std::optional<json> config = load(folder / "tokenizer_config.json");

@@ -1,6 +1,7 @@
 #include "io/appended_file.hpp"
 
 #include <fcntl.h>
+#include <sys/file.h>
 
 #include "base/files.hpp"
 #include "base/path.hpp"
@@ -13,6 +14,10 @@ AppendedFile::AppendedFile(const std::filesystem::path& path)
                    O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0640)) {
   require(file_.get() >= 0, Failure::storage, "{}: cannot be opened: {}", name_, last_error());
   bytes_ = length(file_);
+}
+
+bool AppendedFile::lock() {
+  return ::flock(file_.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
 }
 
 void AppendedFile::append(std::string_view record) {

@@ -1,0 +1,42 @@
+#include "inference.hpp"
+
+#include "base/error.hpp"
+#include "device/device.hpp"
+#include "tokenizer/tokenizer.hpp"
+#include "weights.hpp"
+
+namespace brume::app {
+
+hardware::Cluster cluster_of(const comm::Session& session, const comm::Communicator& job) {
+  constexpr std::int64_t no_limit = std::int64_t{1} << 60;  // [bytes]
+  return {hardware::NodeGroup{.nodes = session.num_nodes(),
+                              .devices_per_node = job.size() / session.num_nodes(),
+                              .memory_bytes = no_limit,
+                              .host_memory_bytes = no_limit,
+                              .disk_bytes = no_limit,
+                              .on_device = device::on_device()}};
+}
+
+engine::Settings inference_settings(const comm::Session& session, const deck::Deck& deck,
+                                    int threads) {
+  engine::Settings settings;
+  settings.threads = threads;
+  settings.first_core = device::first_core(session.ranks_per_node(), session.node_rank());
+  settings.scratch = deck.cluster.all_groups().front().scratch;
+  return settings;
+}
+
+std::filesystem::path tokenizer_path(const std::string& given, const std::string& weights,
+                                     const std::optional<io::CheckpointInfo>& checkpoint,
+                                     const deck::Deck& deck, const model::Config& model) {
+  if (!given.empty()) return given;
+  for (const std::filesystem::path& folder : model_folders(weights, checkpoint, deck))
+    if (const auto found = tokenizer::find_tokenizer(folder)) return *found;
+  require(model.vocab_size == 256, Failure::input,
+          "{}: no tokenizer.json, tokenizer.model or spiece.model is kept with the weights. Name a "
+          "tokenizer by --tokenizer.",
+          weights);
+  return {};
+}
+
+}  // namespace brume::app
