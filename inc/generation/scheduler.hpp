@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <list>
 #include <span>
 #include <vector>
@@ -13,15 +12,15 @@
 namespace brume::generation {
 
 /// Sequences that are computed together. New ones begin as soon as there is room (continuous
-/// batching); a prompt is computed in pieces beside the next tokens of others, so that no pass is
-/// longer than the longest one. Sequences take blocks of the key cache as they grow. When none is
-/// left, the newest sequence gives its blocks back and is computed again later, in which no token
-/// is lost.
+/// batching); a prompt is computed in pieces, together with the next tokens of others, so that no
+/// pass is longer than the longest one. Sequences take blocks of the key cache as they grow. When
+/// none is left, the newest sequence gives its blocks back and is computed again later, in which no
+/// token is lost.
 ///
 /// Deterministic: ranks that are told the same do the same.
 class Scheduler {
  public:
-  /// @param sizes               those of the generator
+  /// @param sizes               the generator's
   /// @param blocks_per_sequence Config::blocks_per_sequence()
   /// @throws Error(input) when the longest sequence does not fit in the cache
   Scheduler(const model::Generation& sizes, int blocks_per_sequence);
@@ -58,7 +57,8 @@ class Scheduler {
 
     int left() const { return int(tokens.size()) - computed; }
   };
-  std::list<Sequence>::iterator find(std::int64_t id);
+  template <class Running>
+  static auto find(Running& running, std::int64_t id);
   bool reserve(Sequence& sequence, int tokens);
   void release(Sequence& sequence);
   void preempt_newest();

@@ -116,7 +116,7 @@ std::vector<std::string> copy_companions(const std::filesystem::path& from,
 std::vector<std::int32_t> end_tokens(const std::filesystem::path& folder);
 
 /// The token that a tokenizer puts before each text, as the post-processor of its tokenizer.json,
-/// or beside another file tokenizer_config.json says; empty: none. @throws Error(input)
+/// or tokenizer_config.json in the folder of another file, says; empty: none. @throws Error(input)
 std::string begin_token(const std::filesystem::path& tokenizer);
 
 }  // namespace brume::interop

@@ -350,8 +350,8 @@ struct Kept {
 std::vector<Kept> kept_tensors(const Config& config, Recompute recompute,
                                LayerKind layer = LayerKind::full, bool cuts_sequences = false);
 
-/// Elements of a layer's key cache on a rank, in "tp": keys and values of all its blocks' tokens.
-Expr cache_elements(const Config& config);
+/// Bytes of a layer's key cache on a rank, in "tp": keys and values of all its blocks' tokens.
+Expr cache_bytes(const Config& config);
 
 /// Elements of the residual stream on a rank, b T C / cp.
 Expr stream_elements(const Config& config);

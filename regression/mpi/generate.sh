@@ -25,29 +25,8 @@ generate 4 four --tp 2 --batch 2 && same four
 generate 1 small --batch 8 --cache-gib 0.000184 && same small
 grep -q '192.00 KiB of keys' out.log || complain "the cache is of another size"
 # On two stages.
-cat > plan.toml <<'END'
-version = 1
-global_batch = 1
-microbatches = 1
-[[stages]]
-first_layer = 0
-layers = 2
-nodes = 1
-devices_per_node = 1
-microbatch = 1
-dp = 1
-tp = 1
-zero_level = 0
-[[stages]]
-first_layer = 2
-layers = 2
-nodes = 1
-devices_per_node = 1
-microbatch = 1
-dp = 1
-tp = 1
-zero_level = 0
-END
+stage() { printf '[[stages]]\nfirst_layer = %d\nlayers = 2\nnodes = 1\ndevices_per_node = 1\nmicrobatch = 1\ndp = 1\ntp = 1\nzero_level = 0\n' "$1"; }
+{ printf 'version = 1\nglobal_batch = 1\nmicrobatches = 1\n'; stage 0; stage 2; } > plan.toml
 generate 2 stages --plan plan.toml && same stages
 
 # A kill leaves whole answers and the beginning of one: the same command goes on.

@@ -200,11 +200,7 @@ class Evaluation {
   void read() {
     checkpoint_ = find_weights(job_, options_.weights);
     comm::together(job_, [&] {
-      require(checkpoint_ || interop::is_hugging_face(options_.weights), Failure::input,
-              "{}: holds no checkpoints and no Hugging Face model", options_.weights);
-      deck_ = checkpoint_ ? deck::parse(checkpoint_->deck_text, checkpoint_->directory.string(),
-                                        options_.sets)
-                          : untrained_deck(options_.weights, job_.size(), options_.sets);
+      deck_ = deck_of_weights(options_.weights, checkpoint_, job_.size(), options_.sets);
       model_ = model::config(deck_.model, deck_.training.precision);
     });
     if (!checkpoint_) find_first_weights(options_.weights, model_, job_);

@@ -63,12 +63,6 @@ struct Open {
   double log_probability = 0.0;
 };
 
-/// A choice as ranks exchange it.
-struct Chosen {
-  double log_probability;
-  std::int64_t token;
-};
-
 /// Text for a terminal: no byte of an answer must act on it.
 std::string printable(std::string_view text) {
   std::string shown;
@@ -104,12 +98,8 @@ class Generation {
   void read() {
     checkpoint_ = find_weights(job_, options_.weights);
     comm::together(job_, [&] {
-      require(checkpoint_ || interop::is_hugging_face(options_.weights), Failure::input,
-              "{}: holds no checkpoints and no Hugging Face model", options_.weights);
       const auto parse = [&](const std::vector<std::string>& sets) {
-        deck_ = checkpoint_
-                    ? deck::parse(checkpoint_->deck_text, checkpoint_->directory.string(), sets)
-                    : untrained_deck(options_.weights, job_.size(), sets);
+        deck_ = deck_of_weights(options_.weights, checkpoint_, job_.size(), sets);
         model_ = model::config(deck_.model, deck_.training.precision);
       };
       parse(options_.sets);
@@ -207,28 +197,35 @@ class Generation {
         }
         ++without;
         if (failed.contains({i, sample})) continue;
-        errors += json_line(
-            {.prompt = i,
-             .sample = sample,
-             .id = prompts_[std::size_t(i)].id,
-             .question = prompts_[std::size_t(i)].text,
-             .text = count == 0 ? "the prompt has no tokens: give it some, or name one by --begin"
-                                : fmt::format("the prompt has {} tokens, of which fewer than "
-                                              "model.seq_len = {} fit",
-                                              count, model_.seq_len),
-             .finish = "error",
-             .prompt_tokens = count});
+        AnswerLine error = answer_line({i, sample}, "error");
+        error.text = refusal(count);
+        errors += json_line(error);
       }
     comm::together(job_, [&] {
-      require(without == 0 || !streams(), Failure::input, "--prompt: {}",
-              tokens_.front().empty()
-                  ? "has no tokens: give it some, or name one by --begin"
-                  : fmt::format("has {} tokens, fewer than model.seq_len = {} fit",
-                                tokens_.front().size(), model_.seq_len));
+      require(without == 0 || !streams(), Failure::input, "{}",
+              refusal(std::ssize(tokens_.front())));
       write(errors);
     });
     if (leader_ && without > 0)
       log::warn("prompts without an answer: {}; each has a line that says why", without);
+  }
+
+  /// The reason why a prompt of so many tokens has no answer.
+  std::string refusal(std::int64_t tokens) const {
+    if (tokens == 0) return "the prompt has no tokens: give it some, or name one by --begin";
+    return fmt::format("the prompt has {} tokens, of which fewer than model.seq_len = {} fit",
+                       tokens, model_.seq_len);
+  }
+
+  /// The line of an answer without its text.
+  AnswerLine answer_line(const Asked& asked, const char* finish) const {
+    const Prompt& prompt = prompts_[std::size_t(asked.prompt)];
+    return {.prompt = asked.prompt,
+            .sample = asked.sample,
+            .id = prompt.id,
+            .question = prompt.text,
+            .finish = finish,
+            .prompt_tokens = std::ssize(tokens_[std::size_t(asked.prompt)])};
   }
 
   // --- plan -------------------------------------------------------------------------------------
@@ -267,15 +264,18 @@ class Generation {
     return bytes.front();
   }
 
-  /// Blocks of the cache beside a model whose ranks have so much memory; 0: not even one sequence
-  /// has room.
+  /// Bytes of all layers' key caches on a rank of a stage.
+  static double cache_bytes(const plan::Stage& stage, const model::Config& model) {
+    return stage.layers * model::cache_bytes(model).evaluate(stage.split().values());
+  }
+
+  /// Blocks of the cache that fit, with the model, into so much memory of a rank; 0: not even one
+  /// sequence has room.
   int blocks_beside(const plan::Plan& plan, int tp, double memory_bytes) const {
     const model::Config all = sized(tp, 0), least = sized(tp, all.blocks_per_sequence());
     double bytes = memory_bytes, block_bytes = 0.0;
     for (const plan::Stage& stage : plan.stages)
-      block_bytes = std::max(
-          block_bytes, stage.layers * model::cache_elements(all).evaluate(stage.split().values()) *
-                           double(model::activation_bytes(all.precision)) / all.generation.blocks);
+      block_bytes = std::max(block_bytes, cache_bytes(stage, all) / all.generation.blocks);
     for (int stage = 0; stage < plan.num_stages(); ++stage) {
       const schedule::Arenas needed =
           engine::generator_bytes(plan, least, plan::first_rank(plan, stage));
@@ -344,9 +344,7 @@ class Generation {
         counted(std::int64_t(asked_.size()), "answer"), counted(job_.size(), "rank"),
         stage.data_ranks() == 1 ? "1 copy" : fmt::format("{} copies", stage.data_ranks()), stage.tp,
         plan_.num_stages() > 1 ? fmt::format(", {} stages", plan_.num_stages()) : "", batch(),
-        sizes_.seq_len,
-        format_bytes(stage.layers * model::cache_elements(sizes_).evaluate(stage.split().values()) *
-                     double(model::activation_bytes(sizes_.precision))));
+        sizes_.seq_len, format_bytes(cache_bytes(stage, sizes_)));
   }
 
   // --- answers ----------------------------------------------------------------------------------
@@ -423,14 +421,13 @@ class Generation {
     const std::span<const float> logits = generator.run(pass.tokens);
     computed_ += std::ssize(pass.tokens.tokens);
     comm::Communicator& copy = generator.copy();
-    std::vector<Chosen> chosen(pass.wanted.size());
+    std::vector<generation::Choice> chosen(pass.wanted.size());
     const auto vocab = std::size_t(model_.vocab_size);
     for (std::size_t i = 0; i < chosen.size() && copy.rank() == generator.sampler(); ++i) {
       const Asked& asked = open_.at(pass.wanted[i]).asked;
-      const generation::Choice choice = generation::choose(
+      chosen[i] = generation::choose(
           logits.subspan(i * vocab, vocab), options_.sampling, scheduler.history(pass.wanted[i]),
           (std::uint64_t(asked.prompt) << 32) + std::uint64_t(asked.sample));
-      chosen[i] = {choice.log_probability, choice.token};
     }
     if (!chosen.empty())
       copy.broadcast(std::as_writable_bytes(std::span(chosen)), generator.sampler());
@@ -439,9 +436,10 @@ class Generation {
   }
 
   /// Adds a token to its answer, which may end by it.
-  void go_on(generation::Scheduler& scheduler, std::int64_t id, const Chosen& chosen, bool speaks) {
+  void go_on(generation::Scheduler& scheduler, std::int64_t id, const generation::Choice& chosen,
+             bool speaks) {
     Open& open = open_.at(id);
-    const auto token = std::int32_t(chosen.token);
+    const std::int32_t token = chosen.token;
     ++open.tokens, ++made_;
     open.log_probability += chosen.log_probability;
     const std::size_t before = open.answer.settled();
@@ -472,15 +470,9 @@ class Generation {
   }
 
   std::string line(const Open& open, const char* finish) const {
-    const Prompt& prompt = prompts_[std::size_t(open.asked.prompt)];
-    AnswerLine answer{.prompt = open.asked.prompt,
-                      .sample = open.asked.sample,
-                      .id = prompt.id,
-                      .question = prompt.text,
-                      .text = open.answer.text(),
-                      .finish = finish,
-                      .prompt_tokens = std::ssize(tokens_[std::size_t(open.asked.prompt)]),
-                      .tokens = open.tokens};
+    AnswerLine answer = answer_line(open.asked, finish);
+    answer.text = open.answer.text();
+    answer.tokens = open.tokens;
     if (options_.sampling.log_probabilities) answer.log_probability = open.log_probability;
     return json_line(answer);
   }

@@ -2,10 +2,21 @@
 
 #include "base/error.hpp"
 #include "device/device.hpp"
+#include "interop/hugging_face.hpp"
 #include "tokenizer/tokenizer.hpp"
 #include "weights.hpp"
 
 namespace brume::app {
+
+deck::Deck deck_of_weights(const std::string& weights,
+                           const std::optional<io::CheckpointInfo>& checkpoint, int ranks,
+                           std::vector<std::string> sets) {
+  if (checkpoint) return deck::parse(checkpoint->deck_text, checkpoint->directory.string(), sets);
+  require(interop::is_hugging_face(weights), Failure::input,
+          "{}: holds no checkpoints and no Hugging Face model", weights);
+  sets.insert(sets.begin(), "model.dropout=0");
+  return pretrained_deck(weights, ranks, sets);
+}
 
 hardware::Cluster cluster_of(const comm::Session& session, const comm::Communicator& job) {
   constexpr std::int64_t no_limit = std::int64_t{1} << 60;  // [bytes]

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "comm/session.hpp"
 #include "deck/deck.hpp"
@@ -13,6 +14,13 @@
 #include "model/model.hpp"
 
 namespace brume::app {
+
+/// The deck of weights that are computed with as they are: the checkpoint's, or one for a Hugging
+/// Face model, whose config.json may ask for dropout, which only trains.
+/// @throws Error(input) for a directory that is neither
+deck::Deck deck_of_weights(const std::string& weights,
+                           const std::optional<io::CheckpointInfo>& checkpoint, int ranks,
+                           std::vector<std::string> sets);
 
 /// The nodes and ranks of a job, with as much memory as can be had.
 hardware::Cluster cluster_of(const comm::Session& session, const comm::Communicator& job);

@@ -60,7 +60,7 @@ std::string dump(const ordered_json& line) {
   return line.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
 
-/// As a line of JSON keeps a text.
+/// A text as a line of JSON keeps it.
 std::string kept(const std::string& text) { return json::parse(dump(text)).get<std::string>(); }
 
 }  // namespace

@@ -38,7 +38,7 @@ struct AnswerLine {
 /// A line of JSON, with the end of the line.
 std::string json_line(const AnswerLine& answer);
 
-/// What a file of answers has, as prompts and samples.
+/// Answers and errors that a file has, as prompts and samples.
 struct Answered {
   std::set<std::pair<std::int64_t, int>> answers, errors;
 };

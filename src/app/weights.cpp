@@ -128,11 +128,6 @@ deck::Deck pretrained_deck(const std::string& directory, int ranks,
   return deck;
 }
 
-deck::Deck untrained_deck(const std::string& directory, int ranks, std::vector<std::string> sets) {
-  sets.insert(sets.begin(), "model.dropout=0");
-  return pretrained_deck(directory, ranks, sets);
-}
-
 model::Precision precision_of(interop::Dtype dtype) {
   switch (dtype) {
     case interop::Dtype::f32: break;

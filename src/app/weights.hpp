@@ -51,9 +51,6 @@ std::vector<std::filesystem::path> model_folders(
 deck::Deck pretrained_deck(const std::string& directory, int ranks,
                            const std::vector<std::string>& sets);
 
-/// The same to compute with as it is: a config.json may ask for dropout, which only trains.
-deck::Deck untrained_deck(const std::string& directory, int ranks, std::vector<std::string> sets);
-
 model::Precision precision_of(interop::Dtype dtype);
 
 /// What model.weights names, found and checked.

@@ -13,7 +13,6 @@
 #include <utility>
 
 #include "base/error.hpp"
-#include "base/host.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "batches.hpp"

@@ -25,9 +25,10 @@ void Scheduler::add(std::int64_t id, std::vector<std::int32_t> prompt) {
   waiting_.push_back({.id = id, .tokens = std::move(prompt), .prompt = given});
 }
 
-std::list<Scheduler::Sequence>::iterator Scheduler::find(std::int64_t id) {
-  const auto found = std::ranges::find(running_, id, &Sequence::id);
-  require(found != running_.end(), Failure::bug, "sequence {} does not run", id);
+template <class Running>
+auto Scheduler::find(Running& running, std::int64_t id) {
+  const auto found = std::ranges::find(running, id, &Sequence::id);
+  require(found != running.end(), Failure::bug, "sequence {} does not run", id);
   return found;
 }
 
@@ -124,18 +125,19 @@ Scheduler::Pass Scheduler::next() {
   return pass;
 }
 
-void Scheduler::append(std::int64_t id, std::int32_t token) { find(id)->tokens.push_back(token); }
+void Scheduler::append(std::int64_t id, std::int32_t token) {
+  find(running_, id)->tokens.push_back(token);
+}
 
 void Scheduler::end(std::int64_t id) {
-  const auto at = find(id);
+  const auto at = find(running_, id);
   release(*at);
   running_.erase(at);
 }
 
 History Scheduler::history(std::int64_t id) const {
-  const auto found = std::ranges::find(running_, id, &Sequence::id);
-  require(found != running_.end(), Failure::bug, "sequence {} does not run", id);
-  return {found->tokens, found->prompt};
+  const auto at = find(running_, id);
+  return {at->tokens, at->prompt};
 }
 
 }  // namespace brume::generation

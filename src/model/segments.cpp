@@ -552,9 +552,9 @@ std::vector<Kept> kept_tensors(const Config& config, Recompute recompute, LayerK
   return kept;
 }
 
-Expr cache_elements(const Config& config) {
+Expr cache_bytes(const Config& config) {
   const double tokens = double(config.generation.blocks) * config.generation.block_tokens;
-  return 2.0 * tokens * Sizes(config).keys_tp;
+  return 2.0 * double(activation_bytes(config.precision)) * tokens * Sizes(config).keys_tp;
 }
 
 HeadPieces head_pieces(const Config& config) {

@@ -48,7 +48,7 @@ std::vector<TokenRun> runs_of(const AttentionShape& shape, const KeyCache<Storag
   return runs;
 }
 
-/// What streaming softmax knows of the queries of one unit, and their sums so far.
+/// State of streaming softmax for the queries of one unit, and their sums so far.
 class Queries {
  public:
   Queries(int count, int head_dim)

@@ -97,8 +97,7 @@ PersistentBuffers::PersistentBuffers(const Context& context, ProgramBuilder& bui
   const std::int64_t all_batches = context.batch_bytes * context.plan.microbatches;
   if (context.generates()) {
     // Programs of passes of several sizes have the same weights and caches, so sizes come behind.
-    const std::int64_t cache_bytes = context.value(model::cache_elements(context.model)) *
-                                     model::activation_bytes(context.model.precision);
+    const std::int64_t cache_bytes = context.value(model::cache_bytes(context.model));
     for (const auto& [block, stage] : context.stage_of_block)
       if (context.is_layer(block))
         caches[block] = build.add(context.block(block).name + ".cache", Tier::device,
