@@ -8,7 +8,7 @@ cp "$BRUME_REGRESSION_DIR/decks/profile.toml" .
 # the length of numbers; what is only said on some machines, or where times were such, is left out; messages before and amid
 # the steps, whose stream mpirun may pass on sooner or later, come last.
 shape() {
-  sed -e 's/^.*\x1b\[K//' -e 's/\x1b\[[0-9;]*m//g' -e 's/\r//g' "$1" | grep -v '^Script ' |
+  sed -e 's/^.*\x1b\[K//' -e 's/\x1b\[[0-9;]*m//g' -e 's/\r//g' -e '${/^$/d}' "$1" | grep -v '^Script ' |
     sed -e ':next' -e '$!N' -e 's/\n        \([^ ]\)/ \1/' -e 'tnext' -e 'P' -e 'D' | grep -v '^\(slower\|faster\): ' |
     sed -E -e "s/\($(hostname)\)/(HOST)/" -e 's/[0-9]+([.:][0-9]+)*(e[-+][0-9]+)?/#/g' -e 's/# (us|ms|s|min)\>/# s/g' \
       -e 's/# ([KMGT]i)?B\>/# B/g' -e 's/# [kMGT]\>/#/g' -e 's/[-+]#/#/g' -e 's/^ +//' -e 's/ {2,}/  /g' -e 's/by [a-z, ]*, seed/by TRANSPORT, seed/' |

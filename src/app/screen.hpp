@@ -37,6 +37,10 @@ class Screen {
  public:
   Screen(const ScreenSettings& settings, const Expectation& expected,
          const io::Yardstick& yardstick);
+  /// Takes the line of progress away, where an error ends the steps.
+  ~Screen() { clear_progress(); }
+  Screen(const Screen&) = delete;
+  Screen& operator=(const Screen&) = delete;
 
   void show(const io::Row& row);
   void show(const io::EvaluationRow& row);
