@@ -186,10 +186,11 @@ inline bool learns(const Trained& trained, const model::Config& model) {
 /// learns where nothing is frozen.
 ///
 /// @param train_plan  trains the plan with such settings
+/// @param settings    of 20 steps
 inline void expect_contract(const model::Config& model, const plan::Plan& plan,
                             const data::Sampler& data,
-                            const std::function<Trained(const engine::Settings&)>& train_plan) {
-  engine::Settings settings = contract_settings(20);
+                            const std::function<Trained(const engine::Settings&)>& train_plan,
+                            engine::Settings settings = contract_settings(20)) {
   for (const std::uint64_t last_seed = settings.seed + other_weights;; ++settings.seed) {
     const Trained one = train(one_rank_plan(model, plan.global_batch), model, settings, data);
     const Trained all = train_plan(settings);

@@ -84,13 +84,11 @@ inline data::Sampler sampler(const model::Config& model, std::int64_t sequences)
 
 /// One rank, all sequences of a batch in `microbatches` equal parts.
 inline test::Trained train(const json& all, const model::Config& model, int microbatches,
-                           const std::vector<ParameterGroup>& groups = {}) {
+                           const Settings& settings) {
   const int global_batch = all.at("global_batch");
   plan::Plan plan = test::one_rank_plan(model, global_batch);
   plan.microbatches = microbatches;
   plan.stages[0].microbatch = global_batch / microbatches;
-  Settings settings = engine::settings(all);
-  settings.optimizer.groups = groups;
   const data::Sampler data = sampler(model, (settings.steps + 1) * global_batch);
 
   test::Trained trained;
@@ -106,6 +104,13 @@ inline test::Trained train(const json& all, const model::Config& model, int micr
     trained.losses.push_back(engine.evaluate(data, settings.steps * global_batch, global_batch));
   });
   return trained;
+}
+
+inline test::Trained train(const json& all, const model::Config& model, int microbatches,
+                           const std::vector<ParameterGroup>& groups = {}) {
+  Settings settings = engine::settings(all);
+  settings.optimizer.groups = groups;
+  return train(all, model, microbatches, settings);
 }
 
 }  // namespace brume::engine

@@ -93,6 +93,9 @@ struct OptimizerKeys {
   double eps = 1e-8;
   double weight_decay = 0.1;
   double clip_norm = 1.0;  ///< 0: no clipping
+  double momentum = 0.95;  ///< muon only, as the next two
+  bool nesterov = true;
+  std::string matrix_scale = "moonshot";  ///< moonshot | spectral | jordan | rms
   std::vector<ParameterGroupKeys> groups;
 };
 

@@ -29,6 +29,17 @@ enum class LrSchedule { cosine, linear, constant, wsd };
 /// @throws Error(input) for a name that none of them has
 LrSchedule lr_schedule(std::string_view name);
 
+/// The length of a step of a whole matrix over lr, of `rows` outputs and `columns` inputs:
+///
+///   moonshot  0.2 sqrt(max(rows, columns)): as long as AdamW's steps (Liu et al. 2025)
+///   spectral  sqrt(max(rows, columns))
+///   jordan    sqrt(max(1, rows / columns)) (Jordan et al. 2024)
+///   rms       sqrt(rows / columns) (Bernstein 2025)
+enum class MatrixScale { moonshot, spectral, jordan, rms };
+/// @throws Error(input) for a name that none of them has
+MatrixScale matrix_scale(std::string_view name);
+double step_scale(MatrixScale scale, std::int64_t rows, std::int64_t columns);
+
 /// Parameters that are updated in a way of their own.
 struct ParameterGroup {
   std::string pattern;    ///< pattern of parameter names, with * ? and [] as in a shell
@@ -47,8 +58,11 @@ struct Optimizer {
   double beta1 = 0.9;
   double beta2 = 0.95;
   double eps = 1e-8;
-  double weight_decay = 0.1;                ///< not on norms and biases
-  double clip_norm = 1.0;                   ///< 0: no clipping
+  double weight_decay = 0.1;  ///< not on norms and biases
+  double clip_norm = 1.0;     ///< 0: no clipping
+  double momentum = 0.95;     ///< of whole matrices
+  bool nesterov = true;       ///< ... whose steps look ahead
+  MatrixScale matrix_scale = MatrixScale::moonshot;
   std::vector<ParameterGroup> groups = {};  ///< a parameter is in the first one that fits
   /// Kernels of the model's optimizer; none: those that kernels::update_kernels has for it.
   std::optional<kernels::UpdateKernels> kernels = {};

@@ -3,7 +3,6 @@
 
 #include <array>
 #include <cstdint>
-#include <span>
 #include <string_view>
 #include <variant>
 
@@ -21,6 +20,8 @@ struct Update {
   double t = 1.0;           ///< number of the parameter's update, from 1 on
   double clip_norm = 0.0;   ///< largest norm of the whole gradient; 0: no clipping
   double loss_scale = 1.0;  ///< S, a power of two: the gradients are so many times too large
+  double momentum = 0.95;   ///< of whole matrices
+  bool nesterov = true;     ///< ... whose steps look ahead
 };
 
 inline constexpr int most_state_fields = 4;
@@ -33,8 +34,6 @@ struct UpdatedElements {
   std::array<void*, most_state_fields> state{};  ///< fields as the optimizer's row lists them
   /// Copy of the master weight that layers compute with; a null float* in fp32.
   std::variant<float*, bfloat16*, float16*> rounded{};
-  /// Shape of the parameter on this rank, of which the elements are a part.
-  std::span<const std::int64_t> shape{};
 
   template <class Element>
   Element* field(std::size_t i) const {

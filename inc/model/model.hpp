@@ -208,8 +208,10 @@ struct Parameter {
   bool tp_partial = false;  ///< each tp rank's gradient is a part of the sum
   bool decays = false;      ///< weight decay applies
   Init init = Init::zeros;
-  double std = 0.0;              ///< standard deviation of a random initialisation, of mean 0
-  bool frozen = false;           ///< not trained
+  double std = 0.0;     ///< standard deviation of a random initialisation, of mean 0
+  bool frozen = false;  ///< not trained
+  /// matrix: an update works on each matrix of the last two dimensions of `shape` alone
+  UpdateUnit unit = UpdateUnit::element;
   std::int64_t first_index = 0;  ///< global index of its first element, for initial values
 
   std::int64_t elements() const;
@@ -218,6 +220,10 @@ struct Parameter {
   }
   int cut_dim(int ep) const { return ep > 1 && expert_dim >= 0 ? expert_dim : split_dim; }
   bool is_partial(int tp) const { return tp_partial || (split_dim >= 0 && !splits(tp)); }
+  /// Whether tensor-parallel ranks have parts of the same matrices.
+  bool cuts_matrices(int tp, int ep) const {
+    return tp > 1 && splits(tp) && cut_dim(ep) + 2 >= int(shape.size());
+  }
 };
 
 /// Part `index` when something of `extent` is cut into parts of ceil(extent / parts), of which the
@@ -274,12 +280,14 @@ inline constexpr std::int64_t alignment_elements = 16;
 /// optimizer state, and behind it what is frozen. Partial gradients come first, so that one small
 /// all-reduce covers them; each piece starts at a multiple of 16 elements, both parts are multiples
 /// of `shards` * 16 so that ZeRO can cut them into equal aligned shards. Where tp cuts unevenly
-/// each rank has room for the first one's piece, the largest: all ranks' layouts are alike.
+/// each rank has room for the first one's piece, the largest: all ranks' layouts are alike. As far
+/// as that leaves room, whole matrices of an update come last.
 struct Layout {
-  std::vector<Piece> pieces;      ///< pieces in flat order
-  std::int64_t partial_elements;  ///< leading elements whose gradients are partial over tp
-  std::int64_t trained_elements;  ///< leading elements, padding included
-  std::int64_t elements;          ///< all, padding included
+  std::vector<Piece> pieces;          ///< pieces in flat order
+  std::int64_t partial_elements;      ///< leading elements whose gradients are partial over tp
+  std::int64_t elementwise_elements;  ///< leading ones, behind which all are of whole matrices
+  std::int64_t trained_elements;      ///< leading elements, padding included
+  std::int64_t elements;              ///< all, padding included
 
   /// The piece of the parameter whose name ends in `suffix`. @throws Error(bug)
   const Piece& piece(const Block& block, std::string_view suffix) const;
@@ -287,13 +295,38 @@ struct Layout {
 Layout layout(const Block& block, int tp, int tp_rank, int shards, int ep = 1);
 
 /// Elements of both parts of the flat buffer as expressions in "tp", "ep", "dp" and "cp", of which
-/// dp cp are the shards.
+/// dp cp are the shards, and Layout::elementwise_elements.
 struct LayoutElements {
-  Expr trained, frozen;
+  Expr trained, frozen, elementwise;
 };
 LayoutElements layout_elements(const Block& block);
 /// The leading elements of it whose gradients are partial over tp, in variable "tp".
 Expr layout_partial_elements(const Block& block);
+
+/// The matrices [R, C] of a parameter, one after another.
+struct Matrices {
+  std::int64_t count, rows, columns;
+
+  std::int64_t elements() const { return rows * columns; }  ///< of each
+};
+/// @param shape  of the parameter, or of its piece on a rank
+Matrices matrices(const std::vector<std::int64_t>& shape);
+
+/// What an update of whole matrices takes for the largest one of a block; nothing where it has none
+/// that is trained.
+///
+///   with m <= n: a sum of squares, two of [m, n] and two of [m, m] in the precision of weights
+struct MatrixWorkspace {
+  std::int64_t squares_bytes = 0, matrix_bytes = 0, gram_bytes = 0;
+
+  std::int64_t bytes() const { return squares_bytes + 2 * (matrix_bytes + gram_bytes); }
+};
+MatrixWorkspace matrix_workspace(const Config& config, const Block& block);
+
+/// The elements from the first matrix on of which tensor-parallel ranks have parts, to the last one
+/// of them.
+std::pair<std::int64_t, std::int64_t> cut_matrices(const Block& block, const Layout& layout, int tp,
+                                                   int ep);
 
 /// Elements of the token table on one tp rank, in "tp": ceil(V / tp) C.
 Expr token_table_elements(const Config& config);

@@ -1,6 +1,7 @@
 /// @file Optimizers as rows: the state of an element, the unit of an update, and its price.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -10,11 +11,13 @@
 namespace brume::model {
 
 struct Config;
+struct Layout;
 
 /// One number that is kept for each trained element.
 struct StateField {
   const char* name;  ///< kind of its slabs, in checkpoints too
   Precision storage = Precision::fp32;
+  bool of_elements = false;  ///< not kept of what is updated as whole matrices
 
   constexpr int bytes() const { return weight_bytes(storage); }
 };
@@ -22,26 +25,35 @@ struct StateField {
 /// Smallest part of a parameter that an update can work on alone.
 enum class UpdateUnit {
   element,
-  matrix  ///< whole parameters, which no plan may cut
+  matrix  ///< each matrix of the model, also where a plan cuts it
 };
 
-/// One optimizer. `kernels::update_kernels` has its kernel under the same name.
+/// One optimizer. `kernels::update_kernels` has the kernel of elements under the same name.
 struct OptimizerRow {
   const char* name;  ///< value of training.optimizer.name; kind of its rows in profiles
   std::span<const StateField> fields;  ///< one or more
-  UpdateUnit unit = UpdateUnit::element;
-  double flops = 0.0;  ///< FLOPs per element
+  double flops = 0.0;                  ///< FLOPs per element
+  /// Updates what is no matrix of a layer, where this one updates whole matrices; else null. Its
+  /// first fields are this one's.
+  const OptimizerRow* of_elements = nullptr;
+
+  UpdateUnit unit() const { return of_elements ? UpdateUnit::matrix : UpdateUnit::element; }
+  const OptimizerRow& elementwise() const { return of_elements ? *of_elements : *this; }
 
   /// Bytes per element that an update reads and writes: the gradient once, the weight and the state
-  /// twice, all of the weight in fp32.
+  /// twice, all of the weight in fp32; of whole matrices the gradient, in whose place the direction
+  /// of the step comes, and the state.
   constexpr double moved_bytes() const {
-    double bytes = grad_bytes + 2.0 * weight_bytes(Precision::fp32);
+    double bytes =
+        of_elements ? 2.0 * grad_bytes : grad_bytes + 2.0 * weight_bytes(Precision::fp32);
     for (const StateField& field : fields) bytes += 2.0 * field.bytes();
     return bytes;
   }
 };
 
-extern const OptimizerRow adamw, lion, sgd;
+inline constexpr int orthogonalize_iterations = 5;  ///< of Muon's step
+
+extern const OptimizerRow adamw, lion, sgd, muon;
 
 /// @throws Error(input) if no row has this name
 const OptimizerRow& optimizer(std::string_view name);
@@ -51,5 +63,19 @@ const OptimizerRow& optimizer(std::string_view name);
 std::vector<StateField> state_fields(const Config& config);
 /// Bytes of all fields of an element.
 int optimizer_bytes(const Config& config);
+/// Bytes of the fields that elements of whole matrices have, too.
+int matrix_optimizer_bytes(const Config& config);
+
+/// A field of a range of a block's elements within the range's buffer.
+struct FieldPart {
+  StateField field;
+  std::int64_t first, elements;  ///< of the block's layout
+  std::int64_t first_byte;
+};
+/// The fields of `elements` elements from `first` on: those of whole matrices lack some.
+std::vector<FieldPart> state_parts(const Config& config, const Layout& layout, std::int64_t first,
+                                   std::int64_t elements);
+std::int64_t state_bytes(const Config& config, const Layout& layout, std::int64_t first,
+                         std::int64_t elements);
 
 }  // namespace brume::model

@@ -61,6 +61,7 @@ struct Buffer {
   bool persistent = false;  ///< lives from step to step; else from its first to its last task
   int block = -1;           ///< model block it belongs to
   std::int64_t first_element = 0;  ///< start of its content in the block's flat layout
+  std::int64_t elements = 0;       ///< elements of that layout
   int first_task = -1;             ///< first task of its life, in the order of Program::tasks
   int last_task = -1;
   std::int64_t offset = -1;  ///< offset in the arena of its tier; place() sets it
@@ -88,7 +89,8 @@ enum class Operation : std::uint8_t {
   accumulate,  ///< destination += source
   norm,        ///< this rank's share of a block's squared gradient norm, and of the loss
   optimizer_step,
-  host_step,  ///< the same by the node's processor, in host memory
+  host_step,    ///< the same by the node's processor, in host memory
+  matrix_step,  ///< of whole matrices, of which optimizer_step has made the directions only
 };
 const char* name(Operation operation);
 /// Whether it is a forward, a backward or a part of one, or a recompute.
@@ -111,6 +113,8 @@ enum class Role : std::uint8_t {
              ///< index 0 on the device, index 1 in CPU memory
   grads,     ///< flat block; index 1: the gradient of the tied token table. In an update as weights
   moments,   ///< first and second moments, side by side, in the same two parts
+  directions,  ///< of steps of whole matrices: flat block; index 1: parts of all tp ranks. None:
+               ///< they take the gradients' place
   workspace,
   targets,    ///< tokens to predict, for the head
   documents,  ///< start of each token's document, if the segment needs it

@@ -299,6 +299,7 @@ TEST(Model, LayoutExpressionEqualsTheLayout) {
   std::vector<Config> models = all_families();
   for (const char* frozen : {"*.bias", "*weight", "*norm*", "layers.1.*"})
     models.push_back(with_groups({frozen}));
+  for (Config m : all_families()) m.optimizer = &muon, models.push_back(m);
   for (const Config& m : models)
     for (const Block& block : blocks(m))
       for (int tp : {1, 2, 3, 4})
@@ -307,7 +308,8 @@ TEST(Model, LayoutExpressionEqualsTheLayout) {
             auto values = Split{.tp = tp, .ep = ep}.values();
             values.emplace("dp", dp);
             const Layout flat = layout(block, tp, 0, dp, ep);
-            const auto [trained, frozen] = layout_elements(block);
+            const auto [trained, frozen, elementwise] = layout_elements(block);
+            EXPECT_EQ(elementwise.evaluate(values), double(flat.elementwise_elements));
             EXPECT_EQ(trained.evaluate(values), double(flat.trained_elements)) << block.name;
             EXPECT_EQ(frozen.evaluate(values), double(flat.elements - flat.trained_elements));
             EXPECT_EQ(layout(block, tp, tp - 1, dp, ep).elements, flat.elements) << block.name;

@@ -53,23 +53,6 @@ void sgd_bf16(const Update& update, const double* squares, const UpdatedElements
   }
 }
 
-/// The same with a step of length lr for each parameter: w = w - lr m / |m|.
-void normalized_sgd(const Update& update, const double* squares, const UpdatedElements& elements) {
-  std::int64_t all = 1;
-  for (const std::int64_t extent : elements.shape) all *= extent;
-  ASSERT_EQ(elements.count, all);
-  const double scale = grad_scale(update, squares);
-  auto* const m = elements.field<float>(0);
-  double length = 1e-30;
-  for (std::int64_t i = 0; i < all; ++i) {
-    m[i] = float(update.beta1 * m[i] + scale * elements.grad[i]);
-    length += double(m[i]) * m[i];
-  }
-  for (std::int64_t i = 0; i < all; ++i)
-    elements.weight[i] -= float(update.lr / std::sqrt(length)) * m[i];
-}
-
-constexpr StateField fp32_momentum[] = {{"momentum"}};
 constexpr StateField bf16_momentum[] = {{"momentum", Precision::bf16}};
 
 /// A row and its kernels.
@@ -80,11 +63,6 @@ struct Optimizer {
 const Optimizer sgd{model::sgd, kernels::update_kernels("sgd").here};
 const Optimizer lion{model::lion, kernels::update_kernels("lion").here};
 constexpr Optimizer in_bf16{{.name = "sgd_bf16", .fields = bf16_momentum, .flops = 4.0}, sgd_bf16};
-constexpr Optimizer of_matrices{{.name = "normalized_sgd",
-                                 .fields = fp32_momentum,
-                                 .unit = model::UpdateUnit::matrix,
-                                 .flops = 6.0},
-                                normalized_sgd};
 
 // --- trainings with them ------------------------------------------------------------------------
 
@@ -365,28 +343,6 @@ TEST_F(SecondRow, ResumesFromItsCheckpoints) {
 
 // --- rows as data -------------------------------------------------------------------------------
 
-TEST_F(SecondRow, OfWholeMatricesTrainsLikeOneRankWhereNoneIsCut) {
-  const model::Config model = model_with(of_matrices);
-  const engine::Settings settings = settings_with(of_matrices, 12);
-  const Outcome one = train(test::one_rank_plan(model, global_batch), model, settings);
-  EXPECT_LT(one.trained.losses.back(), 0.9 * one.trained.untrained);
-  const plan::Plan plan = plan::equal_stages(model, global_batch, 2, {.microbatch = 2, .dp = 2});
-  EXPECT_TRUE(test::trains_like(one.trained, train(plan, model, settings).trained));
-
-  const hardware::Cluster cluster = hardware::NodeGroup{.devices_per_node = 4};
-  const auto check = [&](auto change) {
-    plan::Plan changed = plan::equal_stages(model, global_batch, 1, {.microbatch = 2, .dp = 4});
-    change(changed.stages[0]);
-    plan::check(changed, model, cluster);
-  };
-  check([](plan::Stage&) {});
-  for (const auto cut : {+[](plan::Stage& s) { s.zero_level = 1; },
-                         +[](plan::Stage& s) { s.dp = 2, s.tp = 2, s.microbatch = 4; },
-                         +[](plan::Stage& s) { s.grad_offload_ratio = 0.5; },
-                         +[](plan::Stage& s) { s.optim_offload_ratio = 0.5; }})
-    EXPECT_NE(test::refusal([&] { check(cut); }).find("updates whole matrices"), std::string::npos);
-}
-
 TEST(OptimizerRow, SaysBytesFieldsAndPrice) {
   model::Config model;
   EXPECT_EQ(model::optimizer_bytes(model), 8);
@@ -417,6 +373,7 @@ TEST(OptimizerRow, IsFoundByItsName) {
   EXPECT_EQ(&model::optimizer("adamw"), &model::adamw);
   EXPECT_EQ(&model::optimizer("lion"), &model::lion);
   EXPECT_EQ(&model::optimizer("sgd"), &model::sgd);
+  EXPECT_EQ(&model::optimizer("muon"), &model::muon);
   EXPECT_NE(test::refusal([] { model::optimizer("adam"); }).find("'adam'"), std::string::npos);
   EXPECT_THROW(kernels::update_kernels("adam"), Error);
 }

@@ -72,6 +72,26 @@ TEST(PyTorch, FrozenParameters) {
   }
 }
 
+TEST(PyTorch, StepsOfWholeMatrices) {
+  const json all = reference("muon_losses");
+  ASSERT_EQ(all.at("runs").size(), 5u);
+  for (const json& run : all.at("runs")) {
+    model::Config model = config(all.at("model"), run.at("tied_head"));
+    model.optimizer = &model::muon;
+    Settings settings = engine::settings(all);
+    settings.optimizer.lr *= run.at("lr_scale").get<double>();
+    settings.optimizer.momentum = all.at("optimizer").at("momentum");
+    settings.optimizer.nesterov = run.at("nesterov");
+    settings.optimizer.matrix_scale = matrix_scale(run.at("scale").get<std::string>());
+    auto losses = run.at("losses").get<std::vector<double>>();
+    losses.push_back(run.at("final_loss"));
+    const test::Trained trained = train(all, model, 2, settings);
+    EXPECT_LE(test::largest_difference(trained.losses, losses), 1e-6) << run.at("scale");
+    EXPECT_LE(test::largest_difference(trained.norms, run.at("grad_norms")), 1e-5)
+        << run.at("scale");
+  }
+}
+
 TEST(PyTorch, TiedHeadInOneMicrobatch) { expect_pytorch_numbers(true, 1); }
 TEST(PyTorch, TiedHeadInFourMicrobatches) { expect_pytorch_numbers(true, 4); }
 TEST(PyTorch, OwnHeadInOneMicrobatch) { expect_pytorch_numbers(false, 1); }

@@ -110,6 +110,28 @@ void compare_state(const plan::Plan& plan, const model::Config& model, Compariso
   }
 }
 
+// Directions of whole matrices, brought together where they are cut, and the work on them.
+TEST(StageMemory, ComesCloseWhereWholeMatricesAreUpdated) {
+  std::mt19937 random(11);
+  Comparison all;
+  for (int trial = 0; trial < test::trials(40); ++trial) {
+    const int num_layers = 1 + int(random() % (trial % 2 == 0 ? 5 : 16));
+    plan::Plan plan = samples::random_plan(random, num_layers, 5);
+    if (trial % 4 != 0) plan = samples::with_moved_state(random, plan);
+    model::Config model = trial % 3 == 0 ? samples::small_llama(num_layers, 4)
+                                         : samples::small_model(num_layers, random() % 2 == 0);
+    model.optimizer = &model::muon;
+    if (trial % 5 == 0) model.precision = model::Precision::bf16;
+    model.hidden_size = 1024;
+    model.num_heads = 16;
+    model.ffn_size = 4096;
+    model.seq_len = samples::pick<int>(random, {128, 512, 2048});
+    model.vocab_size = samples::pick<int>(random, {8192, 32000});
+    compare_state(plan, model, all);
+  }
+  EXPECT_GE(all.close, 98 * all.compared / 100) << all.close << " of " << all.compared;
+}
+
 // Sharded and offloaded weights and gradients too, in a model of which 1 MiB is little, with many
 // stages of one and two layers.
 TEST(StageMemory, ComesCloseForEveryKnob) {

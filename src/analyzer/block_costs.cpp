@@ -62,26 +62,35 @@ namespace {
 /// The rank that steps the host's part of the weights or gradients and one that steps the device's
 /// wait for each other: each transfer is that of the rank with most of it. The first forward needs
 /// what is frozen too.
-Load update(const model::Config& model, const Costs& costs, const KeptState& s) {
+Load update(const model::Config& model, const Costs& costs, const model::Block& block,
+            const KeptState& s) {
   const double weight_bytes = model::weight_bytes(model.precision);
   const Expr device_weights = s.weights_staged * (s.weights.trained - s.host_weights.trained);
   const Expr frozen_weights = s.weights_staged * (s.weights.frozen - s.host_weights.frozen);
-  const double optimizer_bytes = model::optimizer_bytes(model);
   const bool fp32 = model.precision == model::Precision::fp32;
-  const Expr moments_bytes = optimizer_bytes * (s.offloaded_optimizer - s.host_updated);
-  const Expr disk_bytes = optimizer_bytes * s.disk_optimizer;
+  const Expr moments_bytes =
+      s.optimizer_bytes_before(model, s.offloaded_optimizer - s.host_updated, s.host_updated);
+  const Expr disk_bytes = s.optimizer_bytes_before(model, s.disk_optimizer, s.host_updated);
+  const bool matrices = model::matrix_workspace(model, block).bytes() > 0;
+  const Expr directions_bytes =
+      matrices ? grad_bytes * Variables().tp * cut_matrix_elements(block) : Expr(0.0);
   const Expr sharded_weights = Variables().sharded().weights;
   const Expr down_s =
       costs.host_update()
           ? costs.copy_out(grad_bytes * s.grads_down + (fp32 ? weight_bytes : 0.0) * s.host_updated)
           : Expr(0.0);
   const Expr host_s = costs.host_update(s.host_updated);
+  const model::UpdateUnit unit = matrices ? model::UpdateUnit::matrix : model::UpdateUnit::element;
   return {
-      .moves_s = costs.optimizer(s.optimizer - s.host_updated) +
+      .tp_s = matrices ? costs.collective(price::Collective::all_gather, model::Axis::tp,
+                                          directions_bytes)
+                       : Expr(0.0),
+      .moves_s = costs.optimizer(s.optimizer - s.host_updated, unit) + costs.matrix_step(block) +
                  (costs.host_is_apart() ? Expr(0.0) : host_s) +
                  costs.copy(weight_bytes * (min(device_weights, s.optimizer) + frozen_weights)) +
                  costs.copy(weight_bytes * device_weights),
-      .gather_s = costs.weight_gather(weight_bytes * s.whole.trained) +
+      .gather_s = (matrices ? costs.weight_gather(grad_bytes * s.whole.trained) : Expr(0.0)) +
+                  costs.weight_gather(weight_bytes * s.whole.trained) +
                   costs.weight_gather(weight_bytes * sharded_weights * s.whole.frozen),
       .in_s = costs.copy_in(weight_bytes *
                             (min(s.host_weights.trained, s.optimizer) + s.host_weights.frozen)) +
@@ -107,7 +116,7 @@ BlockCosts block_costs(const model::Config& model, const Costs& costs, const mod
   const Expr& reduced = s.whole.trained;
   const Expr fresh_bytes = grad_bytes * s.grads_staged * s.grads;
   return {
-      .update = block.trains() ? update(model, costs, s) : Load{},
+      .update = block.trains() ? update(model, costs, block, s) : Load{},
       .weights = {.copies_s =
                       costs.copy(weight_bytes * s.weights_staged *
                                  (kept.trained - on_host.trained + kept.frozen - on_host.frozen)),

@@ -95,7 +95,7 @@ Costs::Costs(const model::Config& model, const hardware::Machine& machine, Stage
     return priced(name, [=](Arguments x) { return collective_s(which, x); });
   };
   optimizer_ = priced("optimizer", [p = profile_, m = model_](Arguments x) {
-    return price::optimizer_s(*m, *p, x[0]);
+    return price::optimizer_s(*m, *p, x[0], model::UpdateUnit(whole(x[1])));
   });
   host_update_ = priced("host_update", [p = profile_, m = model_](Arguments x) {
     return price::host_update_s(*m, *p, x[0]);
@@ -158,7 +158,21 @@ Expr Costs::segment(model::SegmentKind kind, Pass pass) const {
   return Expr::call(std::move(function), v_.split(*model_));
 }
 
-Expr Costs::optimizer(const Expr& elements) const { return Expr::call(optimizer_, {elements}); }
+Expr Costs::optimizer(const Expr& elements, model::UpdateUnit unit) const {
+  return Expr::call(optimizer_, {elements, double(unit)});
+}
+
+Expr Costs::matrix_step(const model::Block& block) const {
+  if (model::matrix_workspace(*model_, block).bytes() == 0) return 0.0;
+  auto function =
+      remembering("matrix_step", [model = model_, profile = profile_, block](Arguments x) {
+        const model::Split split{.tp = whole(x[1]), .ep = whole(x[2])};
+        return price::task_s(*profile, std::ranges::max(price::matrix_steps_s(
+                                           *model, *profile, block, split, whole(x[0]))));
+      });
+  const Expr shards = select(v_.sharded().optimizer, v_.data_ranks() / v_.R, 1.0);
+  return Expr::call(std::move(function), {shards, v_.tp, v_.ep});
+}
 
 Expr Costs::host_update(const Expr& elements) const {
   return role_.host_update ? Expr::call(host_update_, {elements}) : Expr(0.0);

@@ -61,7 +61,9 @@ class Costs {
   Costs(const model::Config& model, const hardware::Machine& machine, StageRole role);
 
   Expr segment(model::SegmentKind kind, Pass pass) const;  ///< at Variables::split
-  Expr optimizer(const Expr& elements) const;
+  Expr optimizer(const Expr& elements, model::UpdateUnit unit) const;
+  /// The step of a block's whole matrices, by the rank with most of them.
+  Expr matrix_step(const model::Block& block) const;
   Expr host_update(const Expr& elements) const;  ///< 0 where nothing is stepped on the host
   bool host_update() const { return role_.host_update; }
   bool host_is_apart() const { return price::host_is_apart(*profile_); }

@@ -7,14 +7,51 @@ namespace brume::analyzer {
 KeptState kept_state(const model::Block& block, bool host_update) {
   const auto knobs =
       plan::state_knobs<Expr>([](auto member) { return Expr::variable(plan::symbol(member)); });
-  const auto [trained, frozen] = model::layout_elements(block);
+  const auto [trained, frozen, elementwise] = model::layout_elements(block);
   KeptState s{plan::kept_state(knobs, plan::Elements<Expr>{trained, frozen})};
+  s.elementwise = elementwise;
   s.fetched_grads = min(s.host_grads, s.optimizer);
   if (host_update)
     s.fetched_grads = max(s.fetched_grads - s.host_updated, 0.0);
   else
     s.host_updated = s.grads_down = 0.0;
   return s;
+}
+
+Expr KeptState::optimizer_bytes(const model::Config& model, const Expr& elements) const {
+  const double all = model::optimizer_bytes(model),
+               of_matrices = model::matrix_optimizer_bytes(model);
+  if (all == of_matrices) return all * elements;
+  return of_matrices * elements + (all - of_matrices) * min(elementwise, elements);
+}
+
+Expr KeptState::optimizer_bytes_before(const model::Config& model, const Expr& elements,
+                                       const Expr& behind) const {
+  const double all = model::optimizer_bytes(model);
+  if (all == model::matrix_optimizer_bytes(model)) return all * elements;
+  const Expr end = optimizer - behind;
+  return optimizer_bytes(model, end) - optimizer_bytes(model, end - elements);
+}
+
+Expr cut_matrix_elements(const model::Block& block) {
+  const Variables v;
+  auto function = remembering("cut_matrices", [block](Arguments x) {
+    const int tp = int(std::lround(x[0])), ep = int(std::lround(x[1]));
+    const auto [first, end] =
+        model::cut_matrices(block, model::layout(block, tp, 0, 1, ep), tp, ep);
+    return double(end - first);
+  });
+  return Expr::call(std::move(function), {v.tp, v.ep});
+}
+
+MatrixStepBytes matrix_step_bytes(const model::Config& model, const model::Block& block,
+                                  const KeptState& s) {
+  const std::int64_t workspace = model::matrix_workspace(model, block).bytes();
+  if (workspace == 0) return {};
+  constexpr double bytes = model::grad_bytes;
+  const Expr apart = less(s.grads - s.host_grads, s.whole.trained);
+  return {.directions = bytes * apart * s.whole.trained,
+          .work = double(workspace) + bytes * Variables().tp * cut_matrix_elements(block)};
 }
 
 StageBlocks::StageBlocks(const model::Config& model) {

@@ -321,8 +321,11 @@ Expr StageMemoryBuilder::first_forward() const {
   for (const Expr& j : {v_.l, v_.l - 1.0, v_.l - 2.0}) peak = max(peak, layer(j));
   for (const Expr& j : turning_points()) peak = max(peak, at_most(j, v_.l) * layer(j));
   if (role_.first) peak = max(peak, state_.beside_first_forward(0.0) + stream_ + shared_ * shard_);
-  const Expr before_last = v_.l + (role_.last ? 0.0 : -1.0);
-  return max(peak, kept_before(before_last) + shard_ + state_.at_last_update());
+  const auto update = [&](const Expr& block) {
+    return kept_before(block - 1.0) + moved(block - 2.0) + shard_ + state_.at_update(block);
+  };
+  if (role_.last) peak = max(peak, max(update(v_.l), update(v_.l + 1.0)));
+  return role_.last ? peak : max(peak, update(v_.l));
 }
 
 Expr StageMemoryBuilder::head_forward() const {

@@ -12,28 +12,32 @@ StateMemory::StateMemory(const model::Config& model, StageRole role)
       trained_(role.trains_embedding() ? 0.0 : 1.0 + role.frozen_layers()),
       late_(v_.sharded().grads) {
   const StageBlocks blocks(model);
-  const double weight_bytes = model::weight_bytes(model.precision),
-               optimizer_bytes = model::optimizer_bytes(model), grad_bytes = model::grad_bytes;
+  const double weight_bytes = model::weight_bytes(model.precision), grad_bytes = model::grad_bytes;
   const auto of_block = [&](const model::Block& block) {
     const KeptState s = kept_state(block, role.host_update);
+    const MatrixStepBytes matrices = matrix_step_bytes(model, block, s);
     const Expr weights = s.weights.trained + s.weights.frozen,
                host_weights = s.host_weights.trained + s.host_weights.frozen;
-    const Expr on_disk = role.disk ? s.disk_optimizer : Expr(0.0);
+    const Expr on_disk =
+        s.optimizer_bytes_before(model, role.disk ? s.disk_optimizer : Expr(0.0), s.host_updated);
+    const Expr offloaded = s.optimizer_bytes_before(model, s.offloaded_optimizer, 0.0);
     const bool fp32 = model.precision == model::Precision::fp32;
     const Expr down = grad_bytes * s.grads_down;
     return Bytes{
         .device = weight_bytes * (weights - host_weights) + grad_bytes * (s.grads - s.host_grads) +
-                  optimizer_bytes * (s.optimizer - s.offloaded_optimizer),
-        .host = weight_bytes * host_weights + grad_bytes * s.host_grads +
-                optimizer_bytes * (s.offloaded_optimizer - on_disk),
-        .disk = optimizer_bytes * on_disk,
+                  s.optimizer_bytes(model, s.optimizer - s.offloaded_optimizer),
+        .host = weight_bytes * host_weights + grad_bytes * s.host_grads + offloaded - on_disk,
+        .disk = on_disk,
         .whole_weights = s.weights_staged * weight_bytes * (s.whole.trained + s.whole.frozen),
         .whole_grads = s.grads_staged * grad_bytes * s.whole.trained,
         .host_grads = grad_bytes * s.host_grads,
         // The host holds the end of the block: the last shard has most of it.
         .stepped_grads = grad_bytes * min(s.host_grads, s.optimizer),
         .fetched_grads = grad_bytes * s.fetched_grads,
-        .staged_moments = optimizer_bytes * (s.offloaded_optimizer - s.host_updated),
+        .staged_moments =
+            s.optimizer_bytes_before(model, s.offloaded_optimizer - s.host_updated, s.host_updated),
+        .directions = matrices.directions,
+        .matrix_step = matrices.work,
         .sent_down = down + (fp32 ? weight_bytes : 0.0) * s.host_updated,
         .for_host = down + weight_bytes * s.host_updated};
   };
@@ -128,22 +132,30 @@ Expr StateMemory::beside_first_forward(const Expr& block) const {
          less(0.0, v_.p) * before_next_microbatch(block);
 }
 
-Expr StateMemory::at_first_update() const {
-  Expr bytes = 0.0;
-  for (const Expr& block : {first_, first_ + 1.0})
-    bytes += of(&Bytes::whole_weights, block) + of(&Bytes::staged_moments, block) +
-             of(&Bytes::fetched_grads, block);
-  return bytes;
+/// The gradients are let go of when the directions are made, before these are worked on.
+Expr StateMemory::while_stepped(const Expr& block) const {
+  return of(&Bytes::directions, block) +
+         max(of(&Bytes::fetched_grads, block), of(&Bytes::matrix_step, block));
 }
 
-Expr StateMemory::at_last_update() const {
-  const Expr last = v_.l + (role_.last ? 1.0 : 0.0);
-  return of(&Bytes::whole_weights, last - 1.0) + of(&Bytes::whole_weights, last) +
-         of(&Bytes::staged_moments, last) + of(&Bytes::fetched_grads, last);
+Expr StateMemory::at_first_update() const {
+  const Expr second = first_ + 1.0;
+  Expr bytes = 0.0;
+  for (const Expr& block : {first_, second})
+    bytes += of(&Bytes::whole_weights, block) + of(&Bytes::staged_moments, block);
+  return bytes +
+         max(while_stepped(first_) + of(&Bytes::fetched_grads, second), while_stepped(second));
+}
+
+Expr StateMemory::at_update(const Expr& block) const {
+  return of(&Bytes::whole_weights, block - 1.0) + of(&Bytes::whole_weights, block) +
+         of(&Bytes::staged_moments, block) + while_stepped(block);
 }
 
 /// The gradients are let go of after the step.
-Expr StateMemory::after_lone_update() const { return layer_.whole_weights + layer_.staged_moments; }
+Expr StateMemory::after_lone_update() const {
+  return layer_.whole_weights + layer_.staged_moments + layer_.directions + layer_.matrix_step;
+}
 
 Expr StateMemory::beside_forward(const Expr& block) const {
   return weights_of_pass(block) + weights_of_pass(block + 1.0);

@@ -24,8 +24,8 @@ class StateMemory {
   Expr beside_first_forward(const Expr& block) const;
   /// Before anything computes: the updates of the first two blocks.
   Expr at_first_update() const;
-  /// While the last block is updated, before the forward of the block before it.
-  Expr at_last_update() const;
+  /// While a block behind them is updated, before the forward of the block before it.
+  Expr at_update(const Expr& block) const;
   /// After the update of a stage of one layer.
   Expr after_lone_update() const;
 
@@ -60,11 +60,14 @@ class StateMemory {
     Expr stepped_grads;       ///< of this, what this rank's update needs
     Expr fetched_grads;       ///< ... on the device
     Expr staged_moments;      ///< offloaded optimizer state that comes to the device
+    Expr directions;          ///< of whole matrices, where they are not in the gradients' place
+    Expr matrix_step;         ///< work on them
     Expr sent_down;           ///< what comes to the host for the processor's step
     Expr for_host;            ///< all that it takes beside what stays
   };
   Expr of(Expr Bytes::*what, const Expr& block) const;
   Expr sum(Expr Bytes::*what) const;
+  Expr while_stepped(const Expr& block) const;  ///< beside its weights and moments
   Expr lone_layer() const;
   Expr leaving_grads(const Expr& block) const;
   Expr left_by_first_block(const Expr& later) const;

@@ -76,7 +76,10 @@ engine::Settings engine_settings(const deck::Deck& deck, std::int64_t steps, int
                  .beta2 = o.beta2,
                  .eps = o.eps,
                  .weight_decay = o.weight_decay,
-                 .clip_norm = o.clip_norm};
+                 .clip_norm = o.clip_norm,
+                 .momentum = o.momentum,
+                 .nesterov = o.nesterov,
+                 .matrix_scale = engine::matrix_scale(o.matrix_scale)};
   for (const deck::ParameterGroupKeys& keys : o.groups) {
     engine::ParameterGroup& group = s.optimizer.groups.emplace_back();
     group = {.pattern = keys.pattern, .lr_scale = keys.lr_scale};

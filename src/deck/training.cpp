@@ -32,8 +32,9 @@ const Schema<OptimizerKeys>& optimizer_schema() {
   static const auto schema = [] {
     return Schema<OptimizerKeys>()
         .key("name", &OptimizerKeys::name,
-             {.help = "optimizer; lion and sgd keep one number per element instead of two",
-              .choices = {"adamw", "lion", "sgd"}})
+             {.help = "optimizer; lion and sgd keep one number per element instead of two; muon "
+                      "does for matrices of layers, and updates the rest as adamw",
+              .choices = {"adamw", "lion", "sgd", "muon"}})
         .key("lr", &OptimizerKeys::lr, {.help = "learning rate after warm-up", .min = 0})
         .key("schedule", &OptimizerKeys::schedule,
              {.help = "learning-rate schedule after warm-up: cosine or linear to min_lr_ratio, "
@@ -64,6 +65,15 @@ const Schema<OptimizerKeys>& optimizer_schema() {
         .key("clip_norm", &OptimizerKeys::clip_norm,
              {.help = "largest global gradient norm; 0: no clipping; Megatron-LM: --clip-grad",
               .min = 0})
+        .key("momentum", &OptimizerKeys::momentum,
+             {.help = "muon: momentum of matrices, below 1", .min = 0, .max = 1})
+        .key("nesterov", &OptimizerKeys::nesterov,
+             {.help = "muon: Nesterov's momentum, which looks ahead by a gradient"})
+        .key("matrix_scale", &OptimizerKeys::matrix_scale,
+             {.help = "muon: length of a matrix's step over lr; moonshot: as long as adamw's, "
+                      "0.2 sqrt(max(out, in)); spectral: 5 times that; jordan: "
+                      "sqrt(max(1, out / in)); rms: sqrt(out / in)",
+              .choices = {"moonshot", "spectral", "jordan", "rms"}})
         .tables("groups", &OptimizerKeys::groups, parameter_group_schema(),
                 "Exceptions for some parameters; the first matching group counts");
   }();
@@ -179,6 +189,7 @@ void check_training(const TrainingKeys& training, const Checker& check) {
                       group.pattern));
   check(optimizer.beta1 < 1.0, "training.optimizer.beta1", "must be below 1");
   check(optimizer.beta2 < 1.0, "training.optimizer.beta2", "must be below 1");
+  check(optimizer.momentum < 1.0, "training.optimizer.momentum", "must be below 1");
 }
 
 }  // namespace brume::deck

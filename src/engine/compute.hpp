@@ -37,18 +37,25 @@ class ComputeOf final : public Compute {
   std::vector<std::int64_t> take_loads() const override { return segments_.take_loads(); }
 
  private:
+  /// The optimizer state that an operand holds of its block.
+  struct State {
+    std::int64_t first, end;
+    std::byte* data;
+    std::vector<model::FieldPart> fields;
+  };
+  State state(const Operands& o, int index) const;
   /// Elements [first, end) of a block, for the update's kernel.
-  kernels::UpdatedElements updated(const Elements<Storage>& weights, const Elements<>& grads,
-                                   const Elements<std::byte>& state, std::int64_t first,
-                                   std::int64_t end) const;
+  kernels::UpdatedElements updated(const Elements<Storage>& weights, const State& state,
+                                   std::int64_t first, std::int64_t end) const;
   void optimizer_step(const Operands& o, const StepScalars& step) const;
+  void matrix_step(const Operands& o, const StepScalars& step) const;
   void accumulate(const Operands& o) const;
   void norm(const Operands& o) const;
 
   const Arena& arena_;
-  std::vector<model::StateField> state_fields_;
-  int state_bytes_;  ///< bytes per element
+  model::Config model_;
   kernels::UpdateKernels update_kernels_;
+  MatrixScale matrix_scale_;
   plan::Place place_;
   int tp_, tp_rank_;
   std::map<int, BlockPieces> blocks_;

@@ -40,6 +40,25 @@ LrSchedule lr_schedule(std::string_view name) {
   return LrSchedule::wsd;
 }
 
+MatrixScale matrix_scale(std::string_view name) {
+  if (name == "moonshot") return MatrixScale::moonshot;
+  if (name == "spectral") return MatrixScale::spectral;
+  if (name == "jordan") return MatrixScale::jordan;
+  require(name == "rms", Failure::input, "'{}' is no scale of steps of matrices", name);
+  return MatrixScale::rms;
+}
+
+double step_scale(MatrixScale scale, std::int64_t rows, std::int64_t columns) {
+  const double ratio = double(rows) / double(columns);
+  switch (scale) {
+    case MatrixScale::moonshot: return 0.2 * std::sqrt(double(std::max(rows, columns)));
+    case MatrixScale::spectral: return std::sqrt(double(std::max(rows, columns)));
+    case MatrixScale::jordan: return std::sqrt(std::max(1.0, ratio));
+    case MatrixScale::rms: break;
+  }
+  return std::sqrt(ratio);
+}
+
 double learning_rate(const Optimizer& optimizer, std::int64_t step, std::int64_t steps) {
   if (step < optimizer.warmup_steps)
     return optimizer.lr * double(step + 1) / optimizer.warmup_steps;
@@ -167,7 +186,9 @@ struct Engine::Impl {
                    .eps = float(o.eps),
                    .weight_decay = 0.0f,
                    .clip_norm = o.clip_norm,
-                   .loss_scale = pending_scale};
+                   .loss_scale = pending_scale,
+                   .momentum = o.momentum,
+                   .nesterov = o.nesterov};
     step.updates = updates;
     step.missed = missed;
     step.squares = pending_squares;

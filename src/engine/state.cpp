@@ -33,14 +33,16 @@ struct Range {
 
 /// Adds the part of each piece that lies in `range`. This rank writes the parameters that it
 /// `owns`.
+///
+/// @param of_elements  only of what is not updated as whole matrices
 template <typename Owns>
 void add_range(std::vector<Slab>& slabs, const model::Block& block, const model::Layout& layout,
-               std::string_view kind, const Range& range, Owns&& owns) {
+               std::string_view kind, const Range& range, Owns&& owns, bool of_elements = false) {
   for (const model::Piece& piece : layout.pieces) {
     const std::int64_t begin = std::max(range.first, piece.first);
     const std::int64_t end = std::min(range.first + range.elements, piece.first + piece.elements);
     const model::Parameter& parameter = block.parameters[piece.parameter];
-    if (begin >= end) continue;
+    if (begin >= end || (of_elements && parameter.unit == model::UpdateUnit::matrix)) continue;
     const std::int64_t skipped = begin - range.first;
     slabs.push_back({.name = parameter.name,
                      .kind = std::string(kind),
@@ -166,22 +168,21 @@ std::vector<Slab> slabs(const schedule::Program& program, const plan::Plan& plan
              (buffer.block + parameter) % place.mesh.size(holders) == place.index(holders);
     };
     const bool rounds = model.precision != model::Precision::fp32;
-    const std::int64_t elements = buffer.bytes / (weights ? model::weight_bytes(model.precision)
-                                                          : model::optimizer_bytes(model));
     const bool on_disk = buffer.tier == schedule::Tier::disk;
     std::byte* const bytes = on_disk || !arena ? nullptr : arena->at(buffer);
     if (weights && rounds) {
       // What is trained has a master, which a checkpoint holds in its place.
       add_range(
           all, block, layout, "weight",
-          {buffer.first_element, elements, nullptr, bytes, model.precision},
+          {buffer.first_element, buffer.elements, nullptr, bytes, model.precision},
           [&](int parameter) { return block.parameters[parameter].frozen && owns(parameter); });
       continue;
     }
-    std::int64_t first_byte = 0;  // of the field
-    for (const model::StateField& field :
-         weights ? std::vector<model::StateField>{{"weight"}} : model::state_fields(model)) {
-      Range range{buffer.first_element, elements, nullptr};
+    const model::FieldPart whole{{"weight"}, buffer.first_element, buffer.elements, 0};
+    for (const auto& [field, first, elements, first_byte] :
+         weights ? std::vector{whole}
+                 : model::state_parts(model, layout, buffer.first_element, buffer.elements)) {
+      Range range{first, elements, nullptr};
       range.storage = field.storage;
       if (on_disk) {
         range.disk = arena ? &arena->disk() : nullptr;
@@ -192,8 +193,7 @@ std::vector<Slab> slabs(const schedule::Program& program, const plan::Plan& plan
         else
           range.rounded = bytes + first_byte;
       }
-      add_range(all, block, layout, field.name, range, owns);
-      first_byte += elements * field.bytes();
+      add_range(all, block, layout, field.name, range, owns, field.of_elements);
     }
   }
   return all;

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <type_traits>
 
-#include "kernels/optimizers.hpp"
+#include "kernels/muon.hpp"
 
 namespace brume::kernels {
 
@@ -83,6 +83,45 @@ struct Sgd {
     const float sum = g + decay * w;
     momentum[i] = beta * momentum[i] + sum;
     return w - lr * momentum[i];
+  }
+};
+
+/// See momentum_direction.
+struct Momentum {
+  float *m, *d;
+  const float* grad;
+  float beta, share;
+  bool nesterov;
+
+  static Momentum make(const Update& update, ConstVector grad, Vector m, Vector d) {
+    return {.m = m.data(),
+            .d = d.data(),
+            .grad = grad.data(),
+            .beta = float(update.momentum),
+            .share = float(1.0 - update.momentum),
+            .nesterov = update.nesterov};
+  }
+
+  constexpr void operator()(std::int64_t i, float scale) const {
+    const float g = scale * grad[i];
+    const float moment = beta * m[i] + share * g;
+    m[i] = moment;
+    d[i] = nesterov ? beta * moment + share * g : moment;
+  }
+};
+
+/// See step_along: element k of a part.
+template <class Storage>
+struct StepAlong {
+  ConstMatrixOf<Storage> x;
+  bool transposed;
+  MatrixPart part;
+  int columns;
+  float kept, length;
+
+  constexpr float operator()(std::int64_t k, float w) const {
+    const std::int64_t row = part.first_row + k / columns, column = part.first_column + k % columns;
+    return kept * w - length * float(transposed ? x(column, row) : x(row, column));
   }
 };
 

@@ -11,6 +11,7 @@ namespace {
 constexpr StateField adamw_fields[] = {{"m"}, {"v"}};
 constexpr StateField lion_fields[] = {{"m"}};
 constexpr StateField sgd_fields[] = {{"momentum"}};
+constexpr StateField muon_fields[] = {{"m"}};
 
 constexpr StateField master_weight{"weight"};
 
@@ -21,10 +22,12 @@ bool has_master(const Config& config) { return config.precision != Precision::fp
 constexpr OptimizerRow adamw{.name = "adamw", .fields = adamw_fields, .flops = 16.0};
 constexpr OptimizerRow lion{.name = "lion", .fields = lion_fields, .flops = 10.0};
 constexpr OptimizerRow sgd{.name = "sgd", .fields = sgd_fields, .flops = 6.0};
+constexpr OptimizerRow muon{
+    .name = "muon", .fields = muon_fields, .flops = 6.0, .of_elements = &adamw};
 
 namespace {
 
-constexpr const OptimizerRow* rows[] = {&adamw, &lion, &sgd};
+constexpr const OptimizerRow* rows[] = {&adamw, &lion, &sgd, &muon};
 
 }  // namespace
 
@@ -36,15 +39,46 @@ const OptimizerRow& optimizer(std::string_view name) {
 }
 
 std::vector<StateField> state_fields(const Config& config) {
-  std::vector<StateField> fields(config.optimizer->fields.begin(), config.optimizer->fields.end());
+  const OptimizerRow& row = config.optimizer->elementwise();
+  std::vector<StateField> fields(row.fields.begin(), row.fields.end());
+  for (std::size_t i = config.optimizer->fields.size(); i < fields.size(); ++i)
+    fields[i].of_elements = true;
   if (has_master(config)) fields.push_back(master_weight);
   return fields;
 }
 
-int optimizer_bytes(const Config& config) {
-  int bytes = has_master(config) ? master_weight.bytes() : 0;
-  for (const StateField& field : config.optimizer->fields) bytes += field.bytes();
+namespace {
+
+int field_bytes(const Config& config, bool of_elements) {
+  int bytes = 0;
+  for (const StateField& field : state_fields(config))
+    if (of_elements || !field.of_elements) bytes += field.bytes();
   return bytes;
+}
+
+}  // namespace
+
+int optimizer_bytes(const Config& config) { return field_bytes(config, true); }
+int matrix_optimizer_bytes(const Config& config) { return field_bytes(config, false); }
+
+std::vector<FieldPart> state_parts(const Config& config, const Layout& layout, std::int64_t first,
+                                   std::int64_t elements) {
+  std::vector<FieldPart> parts;
+  std::int64_t byte = 0;
+  for (const StateField& field : state_fields(config)) {
+    const std::int64_t end = field.of_elements
+                                 ? std::min(first + elements, layout.elementwise_elements)
+                                 : first + elements;
+    parts.push_back({field, first, std::max<std::int64_t>(0, end - first), byte});
+    byte += parts.back().elements * field.bytes();
+  }
+  return parts;
+}
+
+std::int64_t state_bytes(const Config& config, const Layout& layout, std::int64_t first,
+                         std::int64_t elements) {
+  const FieldPart last = state_parts(config, layout, first, elements).back();
+  return last.first_byte + last.elements * last.field.bytes();
 }
 
 }  // namespace brume::model

@@ -9,6 +9,7 @@
 #include <iterator>
 #include <numbers>
 #include <numeric>
+#include <tuple>
 #include <utility>
 
 #include "base/error.hpp"
@@ -220,6 +221,26 @@ Expr local_elements(const Parameter& parameter) {
              : select(less(1.0, Expr::variable("ep")), cut_along(parameter.expert_dim), by_tp);
 }
 
+/// The matrices of a layer but for a router, whose rows are experts' and not features, and factors
+/// of adapters.
+bool is_matrix(const Parameter& parameter) {
+  return parameter.id.part == Part::weight && parameter.shape.size() > 1 &&
+         parameter.id.module != Module::router;
+}
+
+/// Indices of a block's parameters in the order of its layout: what is frozen last; before that,
+/// what may be partial over tp first.
+std::vector<std::size_t> layout_order(const Block& block) {
+  std::vector<std::size_t> order(block.parameters.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::stable_sort(order, {}, [&](std::size_t i) {
+    const Parameter& one = block.parameters[i];
+    const int rarely_partial = one.tp_partial ? 0 : one.split_heads > 0 ? 1 : 2;
+    return std::tuple(one.frozen, rarely_partial, one.unit);
+  });
+  return order;
+}
+
 }  // namespace
 
 std::int64_t Parameter::elements() const {
@@ -257,6 +278,8 @@ std::vector<Block> blocks(const Config& config) {
       parameter.name = blocks[i].name + "." + model::name(parameter.id);
       parameter.frozen = !config.has_backward(int(i)) ||
                          std::ranges::binary_search(config.frozen_parameters, parameter.name);
+      if (blocks[i].kind == BlockKind::layer && is_matrix(parameter))
+        parameter.unit = config.optimizer->unit();
     }
   return blocks;
 }
@@ -282,7 +305,11 @@ bool trains_layers_alike(const Config& config) {
 }
 
 Layout layout(const Block& block, int tp, int tp_rank, int shards, int ep) {
-  Layout layout{.pieces = {}, .partial_elements = 0, .trained_elements = 0, .elements = 0};
+  Layout layout{.pieces = {},
+                .partial_elements = 0,
+                .elementwise_elements = 0,
+                .trained_elements = 0,
+                .elements = 0};
   const auto add = [&](std::size_t i) {
     const Parameter& parameter = block.parameters[i];
     Piece piece{.parameter = int(i),
@@ -302,14 +329,19 @@ Layout layout(const Block& block, int tp, int tp_rank, int shards, int ep) {
     }
     layout.elements += round_up(room, alignment_elements);
     if (parameter.is_partial(tp) && !parameter.frozen) layout.partial_elements = layout.elements;
+    if (parameter.unit == UpdateUnit::element && !parameter.frozen)
+      layout.elementwise_elements = layout.elements;
     layout.pieces.push_back(std::move(piece));
   };
-  for (const bool frozen : {false, true}) {
-    for (std::size_t i = 0; i < block.parameters.size(); ++i)
-      if (block.parameters[i].frozen == frozen) add(i);
+  const auto pad = [&] {
     layout.elements = round_up(layout.elements, alignment_elements * shards);
-    if (!frozen) layout.trained_elements = layout.elements;
-  }
+  };
+  const std::vector<std::size_t> order = layout_order(block);
+  const auto frozen =
+      std::ranges::find_if(order, [&](std::size_t i) { return block.parameters[i].frozen; });
+  std::for_each(order.begin(), frozen, add), pad();
+  layout.trained_elements = layout.elements;
+  std::for_each(frozen, order.end(), add), pad();
   return layout;
 }
 
@@ -322,16 +354,58 @@ const Piece& Layout::piece(const Block& block, std::string_view suffix) const {
 LayoutElements layout_elements(const Block& block) {
   const Expr shards = Expr::variable("dp") * Expr::variable("cp");
   const Expr step = shards * double(alignment_elements);
-  LayoutElements elements{0.0, 0.0};
-  for (const Parameter& parameter : block.parameters) {
+  LayoutElements elements{0.0, 0.0, 0.0};
+  for (const std::size_t i : layout_order(block)) {
+    const Parameter& parameter = block.parameters[i];
     const Expr whole = double(parameter.elements());
     const Expr heads = local_heads(parameter.split_heads);
     const Expr local = parameter.split_dim < 0     ? whole
                        : parameter.split_heads > 0 ? whole / double(parameter.split_heads) * heads
                                                    : local_elements(parameter);
     (parameter.frozen ? elements.frozen : elements.trained) += aligned(local);
+    if (parameter.unit == UpdateUnit::element && !parameter.frozen)
+      elements.elementwise = elements.trained;
   }
-  return {ceil(elements.trained / step) * step, ceil(elements.frozen / step) * step};
+  return {ceil(elements.trained / step) * step, ceil(elements.frozen / step) * step,
+          elements.elementwise};
+}
+
+Matrices matrices(const std::vector<std::int64_t>& shape) {
+  Matrices found{1, shape.at(shape.size() - 2), shape.back()};
+  for (std::size_t i = 0; i + 2 < shape.size(); ++i) found.count *= shape[i];
+  return found;
+}
+
+MatrixWorkspace matrix_workspace(const Config& config, const Block& block) {
+  constexpr std::int64_t line = alignment_elements * sizeof(float);
+  MatrixWorkspace largest;
+  for (const Parameter& one : block.parameters) {
+    if (one.frozen || one.unit == UpdateUnit::element) continue;
+    const Matrices of = matrices(one.shape);
+    const std::int64_t short_side = std::min(of.rows, of.columns);
+    const auto bytes = [&](std::int64_t elements) {
+      return round_up(elements * weight_bytes(config.precision), line);
+    };
+    largest = {.squares_bytes = line,
+               .matrix_bytes = std::max(largest.matrix_bytes, bytes(of.elements())),
+               .gram_bytes = std::max(largest.gram_bytes, bytes(short_side * short_side))};
+  }
+  return largest;
+}
+
+std::pair<std::int64_t, std::int64_t> cut_matrices(const Block& block, const Layout& layout, int tp,
+                                                   int ep) {
+  std::pair<std::int64_t, std::int64_t> range{layout.trained_elements, 0};
+  for (std::size_t i = 0; i < layout.pieces.size(); ++i) {
+    const Piece& piece = layout.pieces[i];
+    const Parameter& one = block.parameters[std::size_t(piece.parameter)];
+    if (one.frozen || one.unit == UpdateUnit::element || !one.cuts_matrices(tp, ep)) continue;
+    const bool last = i + 1 == layout.pieces.size();
+    const std::int64_t end = last ? layout.elements : layout.pieces[i + 1].first;
+    range = {std::min(range.first, piece.first),
+             std::max(range.second, std::min(end, layout.trained_elements))};
+  }
+  return {range.first, std::max(range.first, range.second)};
 }
 
 Expr token_table_elements(const Config& config) {

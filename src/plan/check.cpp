@@ -159,18 +159,14 @@ void check_split(const Plan& plan, const model::Config& model) {
   }
 }
 
-/// An optimizer of whole matrices finds each of them, its gradient and its state in one place.
+/// The products of an optimizer of whole matrices are the device's.
 void check_optimizer(const Plan& plan, const model::Config& model) {
-  if (model.optimizer->unit == model::UpdateUnit::element) return;
-  for (int i = 0; i < plan.num_stages(); ++i) {
-    const Stage& s = plan.stages[i];
-    stage_needs(s.tp == 1 && !sharded(s).optimizer && s.grad_offload_ratio == 0.0 &&
-                    s.optim_offload_ratio == 0.0,
-                i,
-                "optimizer \"{}\" updates whole matrices: tp must be 1, and zero_level, "
-                "grad_offload_ratio and optim_offload_ratio 0",
+  if (model.optimizer->unit() == model::UpdateUnit::element) return;
+  for (int i = 0; i < plan.num_stages(); ++i)
+    stage_needs(plan.stages[i].host_update_ratio == 0.0, i,
+                "host_update_ratio must be 0 for optimizer \"{}\", whose whole matrices the "
+                "device updates",
                 model.optimizer->name);
-  }
 }
 
 /// The first stage adds up the gradient of the token table.

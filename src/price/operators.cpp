@@ -97,13 +97,14 @@ hardware::Time operator_time(const model::Config& model, const hardware::Profile
 /// The time of an update by the model's optimizer. A profile that knows AdamW alone gives its time
 /// in proportion to the bytes that are moved.
 hardware::Time update_time(const model::Config& model, const hardware::Profile& profile,
-                           std::int64_t elements) {
+                           std::int64_t elements, model::UpdateUnit unit) {
   const auto time_of = [&](const model::OptimizerRow& row) {
     return hardware::operator_time(profile, row.name, {&elements, 1}, false,
                                    row.flops * double(elements),
                                    row.moved_bytes() * double(elements));
   };
-  const model::OptimizerRow& row = *model.optimizer;
+  const model::OptimizerRow& row =
+      unit == model::UpdateUnit::matrix ? *model.optimizer : model.optimizer->elementwise();
   if (knows(profile, row.name) || !knows(profile, model::adamw.name)) return time_of(row);
   hardware::Time time = time_of(model::adamw);
   time.seconds *= row.moved_bytes() / model::adamw.moved_bytes();
@@ -177,8 +178,60 @@ double segment_s(const model::Config& model, const hardware::Profile& profile,
   return sum_s * (1.0 + hardware::wait_share(profile, split.tp));
 }
 
-double optimizer_s(const model::Config& model, const hardware::Profile& profile, double elements) {
-  return elements > 0.0 ? update_time(model, profile, std::llround(elements)).seconds : 0.0;
+double optimizer_s(const model::Config& model, const hardware::Profile& profile, double elements,
+                   model::UpdateUnit unit) {
+  return elements > 0.0 ? update_time(model, profile, std::llround(elements), unit).seconds : 0.0;
+}
+
+namespace {
+
+double orthogonalize_s(const model::Config& model, const hardware::Profile& profile,
+                       std::int64_t rows, std::int64_t columns) {
+  const std::int64_t m = std::min(rows, columns), n = std::max(rows, columns);
+  const double bytes = model::weight_bytes(model.precision);
+  const auto product_s = [&](std::int64_t tokens, std::int64_t outputs, std::int64_t inputs) {
+    model::Operator op{
+        .name = "product", .kind = model::OperatorKind::matmul, .read = {}, .written = {}};
+    op.dims = {double(tokens), double(outputs), double(inputs)};
+    op.forward_flops = 2.0 * double(tokens) * double(outputs) * double(inputs);
+    op.forward_bytes =
+        sizeof(float) * double(tokens * inputs + outputs * inputs + tokens * outputs);
+    return operator_time(model, profile, op, false, {}).seconds;
+  };
+  const double products_s = product_s(m, m, n) + product_s(m, m, m) + product_s(m, n, m);
+  const double passes_s =
+      accumulate_s(profile, bytes * double(m * m)) + accumulate_s(profile, bytes * double(m * n));
+  return model::orthogonalize_iterations * (products_s + passes_s) +
+         copy_s(profile, (bytes + sizeof(float)) / 2.0 * double(m * n));
+}
+
+}  // namespace
+
+std::vector<double> matrix_steps_s(const model::Config& model, const hardware::Profile& profile,
+                                   const model::Block& block, const model::Split& split,
+                                   int shards) {
+  const model::Layout layout = model::layout(block, split.tp, 0, shards, split.ep);
+  const std::int64_t shard = layout.trained_elements / shards;
+  std::vector<double> all_s(std::size_t(shards), 0.0);
+  for (const model::Piece& piece : layout.pieces) {
+    const model::Parameter& one = block.parameters[std::size_t(piece.parameter)];
+    if (one.frozen || one.unit == model::UpdateUnit::element || piece.elements == 0) continue;
+    const model::Matrices whole = model::matrices(one.shape), here = model::matrices(piece.shape);
+    const double each_s = orthogonalize_s(model, profile, whole.rows, whole.columns);
+    for (std::int64_t i = 0; i < here.count; ++i) {
+      const std::int64_t first = piece.first + i * here.elements(), end = first + here.elements();
+      for (std::int64_t rank = first / shard; rank <= (end - 1) / shard; ++rank)
+        all_s[std::size_t(rank)] += each_s;
+    }
+    // The step along them reads the direction, and reads and writes the weights.
+    const double moved_bytes = 3.0 * sizeof(float) + model::weight_bytes(model.precision);
+    const std::int64_t end = piece.first + piece.elements;
+    for (std::int64_t rank = piece.first / shard; rank <= (end - 1) / shard; ++rank)
+      all_s[std::size_t(rank)] += copy_s(profile, moved_bytes / 2.0 *
+                                                      double(std::min(end, (rank + 1) * shard) -
+                                                             std::max(piece.first, rank * shard)));
+  }
+  return all_s;
 }
 
 bool host_is_apart(const hardware::Profile& profile) { return profile.host_updates_per_s > 0.0; }
@@ -215,9 +268,12 @@ std::vector<OperatorPrice> operator_prices(const plan::Plan& plan, const model::
                                           layer.frozen.evaluate(values)};
     const std::int64_t shard =
         std::llround(plan::kept_state(plan::state_knobs(s), elements).optimizer);
-    const hardware::Time update = update_time(model, profile, shard);
-    prices.push_back(
-        {on + "update of a layer", model.optimizer->name, {shard}, update, {0.0, update.source}});
+    const hardware::Time update = update_time(model, profile, shard, model.optimizer->unit());
+    prices.push_back({on + "update of a layer",
+                      model.optimizer->elementwise().name,
+                      {shard},
+                      update,
+                      {0.0, update.source}});
   }
   return prices;
 }

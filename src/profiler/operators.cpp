@@ -59,8 +59,8 @@ class OperatorBench {
 };
 
 void OperatorBench::measure(const Item& item) {
-  const char* const kind =
-      item.kind == OperatorKind::update ? model_.optimizer->name : model::name(item.kind);
+  const char* const kind = item.kind == OperatorKind::update ? model_.optimizer->elementwise().name
+                                                             : model::name(item.kind);
   const std::string name = fmt::format("{} {}", kind, fmt::join(item.dims, " x "));
   std::vector<Passes> turns;
   const auto prepare = [&] {

@@ -211,13 +211,14 @@ template <class Storage>
 Work update(Maker<Storage> make, std::int64_t elements, const model::Config& model, bool on_host) {
   const Vector grad = make.wide_vector(elements), weight = make.wide_vector(elements);
   kernels::UpdatedElements all{.count = elements, .grad = grad.data(), .weight = weight.data()};
-  for (std::size_t i = 0; i < model.optimizer->fields.size(); ++i) {
-    const std::int64_t bytes = elements * model.optimizer->fields[i].bytes();
+  const model::OptimizerRow& row = model.optimizer->elementwise();
+  for (std::size_t i = 0; i < row.fields.size(); ++i) {
+    const std::int64_t bytes = elements * row.fields[i].bytes();
     all.state[i] = make.zeros(ceil_div(bytes, sizeof(float))).data();
   }
   const double* const squares = make.sum();
   if constexpr (!std::is_same_v<Storage, float>) all.rounded = make.vector(elements).data();
-  const kernels::UpdateKernels kernels = kernels::update_kernels(model.optimizer->name);
+  const kernels::UpdateKernels kernels = kernels::update_kernels(row.name);
   const kernels::Update step{.lr = 1e-3f,
                              .beta1 = 0.9,
                              .beta2 = 0.95,

@@ -62,6 +62,7 @@ const char* name(Operation operation) {
     case Operation::accumulate: return "accumulate";
     case Operation::norm: return "norm";
     case Operation::optimizer_step: return "optimizer step";
+    case Operation::matrix_step: return "matrix step";
     case Operation::host_step: return "optimizer step on the host";
   }
   return "";
@@ -123,6 +124,7 @@ std::int64_t amount_bytes(const Task& task) {
     case Operation::recv: return task.operands[0].bytes;
     case Operation::norm: return sum(of(Role::grads));
     case Operation::optimizer_step:
+    case Operation::matrix_step:
     case Operation::host_step: return sum(of(Role::weights));
     case Operation::copy_in:
     case Operation::copy_out:

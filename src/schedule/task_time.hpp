@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <utility>
+#include <vector>
 
 #include "hardware/machine.hpp"
 #include "model/model.hpp"
@@ -17,7 +18,11 @@ namespace brume::schedule {
 class TaskTimes {
  public:
   TaskTimes(const plan::Plan& plan, const model::Config& model, const hardware::Machine& machine)
-      : plan_(plan), model_(model), machine_(machine) {}
+      : plan_(plan),
+        model_(model),
+        machine_(machine),
+        blocks_(model::blocks(model)),
+        layers_alike_(model::trains_layers_alike(model)) {}
 
   /// Seconds of a task of this rank's Program, by itself.
   double of(const Task& task, int rank);
@@ -30,6 +35,8 @@ class TaskTimes {
     model::SegmentKind segment;
     int run;
     std::int64_t amount;  ///< bytes; of a recompute, whether its output is made
+    int block;            ///< of an update; layers are alike, if they are trained alike
+    int shard;            ///< of a step of whole matrices
     price::Ranks ranks;   ///< of a collective
     price::Ends ends;     ///< of a message
 
@@ -42,6 +49,8 @@ class TaskTimes {
   const plan::Plan& plan_;
   const model::Config& model_;
   const hardware::Machine& machine_;
+  std::vector<model::Block> blocks_;
+  bool layers_alike_;
   std::map<Key, double> known_s_;
   std::map<std::pair<int, model::AxisSet>, double> times_as_long_;  ///< by rank and group
 };

@@ -38,6 +38,14 @@ void update_by(const Update& update, const double* squares, const UpdatedElement
 
 }  // namespace
 
+void momentum_direction(const Update& update, const double* squares, ConstVector grad, Vector m,
+                        Vector d) {
+  const Momentum rule = Momentum::make(update, grad, m, d);
+  const float* const scale = grad_scale_of(update, squares);
+  for_each(
+      "momentum", std::int64_t(grad.size()), KOKKOS_LAMBDA(std::int64_t i) { rule(i, *scale); });
+}
+
 UpdateKernel update_kernel(std::string_view optimizer) {
   return AllUpdateRules::find(
       optimizer, []<class Rule>(std::type_identity<Rule>) { return &update_by<Rule>; });

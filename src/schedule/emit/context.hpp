@@ -74,6 +74,7 @@ struct Context {
   std::int64_t value(const model::Expr& expression) const;
 
   const model::Block& block(int index) const { return blocks[index]; }
+  model::Layout layout(int index) const { return plan::layout(block(index), place); }
   bool is_layer(int index) const { return block(index).kind == BlockKind::layer; }
   bool is_head(int index) const { return block(index).kind == BlockKind::head; }
   model::LayerKind layer_kind(int index) const {

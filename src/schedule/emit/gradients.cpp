@@ -41,6 +41,36 @@ std::vector<Operand> Gradients::use_in_update(int block) {
     operands.push_back(reads(Role::grads, build_.elements(b.grads.device_buffer, device)));
   if (const auto staged = staged_.extract(block))
     operands.push_back(reads(Role::grads, staged.mapped(), 1));
+  if (model::matrix_workspace(context_.model, context_.block(block)).bytes() == 0) return operands;
+  if (b.grads.device.count == b.trained.count) {
+    directions_ = b.grads.device_buffer;
+    operands.front().writes = true;
+  } else {
+    directions_ = build_.add_part("directions", Tier::device, Content::grads, b.trained, block);
+    operands.push_back(writes(Role::directions, build_.elements(directions_, b.device_updated())));
+  }
+  return operands;
+}
+
+std::vector<Operand> Gradients::bring_directions(const Slot& update) {
+  const BufferId made = std::exchange(directions_, BufferId::none);
+  if (made == BufferId::none) return {};
+  const model::Block& block = context_.block(update.block);
+  if (context_.sharded.optimizer)
+    build_.add(update, Operation::all_gather, {updates(Role::destination, made)},
+               {.group = block.reduction_axes().without(model::Axis::replica)});
+  std::vector<Operand> operands{reads(Role::directions, made)};
+  const int tp = context_.stage.tp;
+  const auto [first, end] =
+      model::cut_matrices(block, context_.layout(update.block), tp, context_.stage.ep);
+  if (const Range cut{first, end - first}; cut.count > 0) {
+    const BufferId parts = build_.add(block.name + ".all_directions", Tier::device, Content::grads,
+                                      tp * cut.count * model::grad_bytes, update.block, false, cut);
+    build_.add(update, Operation::all_gather,
+               {writes(Role::destination, parts), reads(Role::source, build_.elements(made, cut))},
+               {.group = model::Axis::tp});
+    operands.push_back(reads(Role::directions, parts, 1));
+  }
   return operands;
 }
 

@@ -35,9 +35,24 @@ void Passes::update(const Slot& slot) {
     append(operands, stores_.optimizer.use(slot.block));
     operands.push_back(reads(Role::totals, persistent_.totals));
     build_.add(slot, Operation::optimizer_step, std::move(operands));
+    matrix_step(slot, build_.elements(weights, here));
   }
   stores_.weights.gather(slot);
   if (slot.block == 0) stores_.tied.send(slot, stores_.weights);
+}
+
+void Passes::matrix_step(const Slot& slot, Part weights) {
+  const std::vector<Operand> directions = stores_.gradients.bring_directions(slot);
+  if (directions.empty()) return;
+  const std::int64_t bytes =
+      model::matrix_workspace(context_.model, context_.block(slot.block)).bytes();
+  const BufferId workspace = build_.add(context_.block(slot.block).name + ".matrix_workspace",
+                                        Tier::device, Content::workspace, bytes, slot.block);
+  std::vector<Operand> operands{updates(Role::weights, weights)};
+  append(operands, stores_.optimizer.use(slot.block));
+  append(operands, directions);
+  operands.push_back(writes(Role::workspace, workspace));
+  build_.add(slot, Operation::matrix_step, std::move(operands));
 }
 
 // --- forward ------------------------------------------------------------------------------------

@@ -16,6 +16,8 @@ class Passes : Store {
 
  private:
   void update(const Slot& slot);
+  /// Steps whole matrices, if the block has any.
+  void matrix_step(const Slot& slot, Part weights);
   void forward(const Slot& slot, const Slot* next);
   void backward(const Slot& slot, const Slot* next);
   void weights(const Slot& slot, const Slot* next);

@@ -27,7 +27,7 @@ TieredState keep(ProgramBuilder& build, int block, Content content, const std::s
 
 BlockState make_block(const Context& context, ProgramBuilder& build, int block) {
   const plan::Stage& stage = context.stage_of(block);
-  const model::Layout layout = plan::layout(context.block(block), context.place);
+  const model::Layout layout = context.layout(block);
   const Range whole{0, layout.elements}, trained{0, layout.trained_elements},
       frozen{trained.count, whole.count - trained.count};
   const plan::KeptState<double> kept =
@@ -83,7 +83,7 @@ PersistentBuffers::PersistentBuffers(const Context& context, ProgramBuilder& bui
   if (context.tied_across_stages() && context.holds_last_stage()) {
     const auto tied = [&](const char* name, Content content, std::int64_t element_bytes) {
       return build.add(name, Tier::device, content, token_table.count * element_bytes, 0, true,
-                       token_table.first);
+                       token_table);
     };
     tied_weights =
         tied("tied.weights", Content::weights, model::weight_bytes(context.model.precision));

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "base/error.hpp"
+
 namespace brume::schedule {
 namespace {
 
@@ -24,21 +26,22 @@ Operand writes(Role role, Part part, int index) { return operand(role, part, fal
 Operand updates(Role role, Part part, int index) { return operand(role, part, true, true, index); }
 
 BufferId ProgramBuilder::add(std::string name, Tier tier, Content content, std::int64_t bytes,
-                             int block, bool persistent, std::int64_t first_element) {
+                             int block, bool persistent, Range part) {
   program_.buffers.push_back({.name = std::move(name),
                               .tier = tier,
                               .content = content,
                               .bytes = bytes,
                               .persistent = persistent,
                               .block = block,
-                              .first_element = first_element});
+                              .first_element = part.first,
+                              .elements = part.count});
   return BufferId(program_.buffers.size() - 1);
 }
 
 BufferId ProgramBuilder::add_part(std::string_view what, Tier tier, Content content, Range part,
                                   int block, bool persistent) {
   return add(fmt::format("{}.{}", context_.block(block).name, what), tier, content,
-             part.count * element_bytes(content), block, persistent, part.first);
+             bytes(content, part, block), block, persistent, part);
 }
 
 BufferId ProgramBuilder::add_made(const Slot& slot, std::string_view what, Content content,
@@ -97,10 +100,16 @@ void ProgramBuilder::keep_until_now(BufferId buffer) {
   b.last_task = now;
 }
 
+/// Of weights and gradients.
 std::int64_t ProgramBuilder::element_bytes(Content content) const {
-  const model::Config& model = context_.model;
-  if (content == Content::weights) return model::weight_bytes(model.precision);
-  return content == Content::grads ? model::grad_bytes : model::optimizer_bytes(model);
+  require(content != Content::optimizer, Failure::bug, "elements differ in optimizer state");
+  return content == Content::grads ? model::grad_bytes
+                                   : model::weight_bytes(context_.model.precision);
+}
+
+std::int64_t ProgramBuilder::bytes(Content content, Range part, int block) const {
+  if (content != Content::optimizer) return part.count * element_bytes(content);
+  return model::state_bytes(context_.model, context_.layout(block), part.first, part.count);
 }
 
 Part ProgramBuilder::elements(BufferId buffer, Range part) const {
@@ -110,7 +119,7 @@ Part ProgramBuilder::elements(BufferId buffer, Range part) const {
 }
 
 /// A buffer of optimizer state holds one field after another, each of all its elements. If the two
-/// buffers differ in size, each field is a pair of its own.
+/// buffers differ in their elements, each field is a pair of its own.
 std::vector<Operand> ProgramBuilder::moves(const std::vector<Move>& moves, bool adds) const {
   std::vector<Operand> operands;
   const auto pair = [&](Part source, Part destination) {
@@ -122,20 +131,28 @@ std::vector<Operand> ProgramBuilder::moves(const std::vector<Move>& moves, bool 
     const Range part = move.part;
     if (part.count == 0) continue;
     const Buffer &from = program_.buffer(move.source), &to = program_.buffer(move.destination);
-    if (from.content != Content::optimizer || from.bytes == to.bytes) {
+    if (from.content != Content::optimizer) {
       pair(elements(move.source, part), elements(move.destination, part));
       continue;
     }
-    std::int64_t bytes_before = 0;  // of an element, by earlier fields
-    for (const model::StateField& field : model::state_fields(context_.model)) {
-      const auto values = [&](BufferId id, const Buffer& buffer) {
-        const std::int64_t elements = buffer.bytes / element_bytes(Content::optimizer);
-        return Part{id,
-                    elements * bytes_before + (part.first - buffer.first_element) * field.bytes(),
-                    part.count * field.bytes()};
+    if (from.elements == to.elements) {
+      pair({move.source, 0, from.bytes}, {move.destination, 0, to.bytes});
+      continue;
+    }
+    const auto fields = [&](const Buffer& buffer) {
+      return model::state_parts(context_.model, context_.layout(buffer.block), buffer.first_element,
+                                buffer.elements);
+    };
+    const std::vector<model::FieldPart> sources = fields(from), destinations = fields(to);
+    for (std::size_t i = 0; i < sources.size(); ++i) {
+      const Range both = overlap(overlap(part, {sources[i].first, sources[i].elements}),
+                                 {destinations[i].first, destinations[i].elements});
+      if (both.count == 0) continue;
+      const auto values = [&](BufferId id, const model::FieldPart& field) {
+        const std::int64_t bytes = field.field.bytes();
+        return Part{id, field.first_byte + (both.first - field.first) * bytes, both.count * bytes};
       };
-      pair(values(move.source, from), values(move.destination, to));
-      bytes_before += field.bytes();
+      pair(values(move.source, sources[i]), values(move.destination, destinations[i]));
     }
   }
   return operands;

@@ -57,7 +57,7 @@ class ProgramBuilder {
   }
 
   BufferId add(std::string name, Tier tier, Content content, std::int64_t bytes, int block,
-               bool persistent = false, std::int64_t first_element = 0);
+               bool persistent = false, Range part = {});
   /// A buffer for a part of a block's weights, gradients or optimizer state: "layers.3.grads".
   BufferId add_part(std::string_view what, Tier tier, Content content, Range part, int block,
                     bool persistent = false);
@@ -84,6 +84,7 @@ class ProgramBuilder {
   Channel channel(Operation operation, const TaskDetails& details) const;
   Buffer& at(BufferId id) { return program_.buffers[std::size_t(id)]; }
   std::int64_t element_bytes(Content content) const;
+  std::int64_t bytes(Content content, Range part, int block) const;
 
   const Context& context_;
   Program program_;

@@ -124,6 +124,9 @@ class Gradients : Store {
   void begin(const Slot& slot);   ///< makes what a backward writes, where that is not kept
   BufferId use(int block) const;  ///< where kernels write a block's gradients
   std::vector<Operand> use_in_update(int block);
+  /// Directions of steps of whole matrices, which an update has made: brings them together.
+  /// @return  none where the block has no such matrices
+  std::vector<Operand> bring_directions(const Slot& update);
   /// After a backward: reduces over other ranks what must be, and stores what the backward did not
   /// write to its place. What waits for a reduction is done one slot later.
   void leave(const Slot& slot);
@@ -160,7 +163,8 @@ class Gradients : Store {
   std::map<int, BufferId> fresh_;   ///< what the backward at work writes
   std::map<int, Unsettled> unsettled_;
   std::map<int, Leaving> leaving_;
-  std::map<int, int> summed_;  ///< the last microbatch whose gradients left for the host
+  std::map<int, int> summed_;             ///< the last microbatch whose gradients left for the host
+  BufferId directions_ = BufferId::none;  ///< of the block that is updated right now
   bool norm_begun_ = false;
 };
 

@@ -1,0 +1,73 @@
+#include "kernels/muon.hpp"
+
+#include <cmath>
+
+#include "kernels/host/loops.hpp"
+#include "kernels/update_rules.hpp"
+
+namespace brume::kernels {
+
+void momentum_direction(const Update& update, const double* squares, ConstVector grad, Vector m,
+                        Vector d) {
+  const Momentum rule = Momentum::make(update, grad, m, d);
+  const float scale = grad_scale(update.clip_norm, update.loss_scale, squares);
+  for_each_piece("momentum", std::int64_t(grad.size()), 4096,
+                 [=](std::int64_t begin, std::int64_t end) {
+#pragma omp simd
+                   for (std::int64_t i = begin; i < end; ++i) rule(i, scale);
+                 });
+}
+
+template <class Storage>
+void normalize(ConstMatrix d, const MatrixPart& part, const double* squares, bool transposed,
+               MatrixOf<Storage> x) {
+  const float factor = float(1.0 / (std::sqrt(*squares) + 1e-7));
+  for_each("normalize", d.extent_int(0), [=](std::int64_t i) {
+    const std::int64_t row = part.first_row + i;
+    const float* const in = &d(i, 0);
+    const std::int64_t columns = d.extent_int(1);
+    Storage* const out = transposed ? &x(part.first_column, row) : &x(row, part.first_column);
+    const std::int64_t step = transposed ? std::int64_t(x.stride(0)) : 1;
+    for (std::int64_t j = 0; j < columns; ++j) out[j * step] = Storage(factor * in[j]);
+  });
+}
+
+template <class Storage>
+void scale_add(float a, ConstMatrixOf<Storage> x, float b, MatrixOf<Storage> y) {
+  for_each("scale_add", x.extent_int(0), [=](std::int64_t i) {
+    const Storage* const in = &x(i, 0);
+    Storage* const out = &y(i, 0);
+    const std::int64_t columns = x.extent_int(1);
+#pragma omp simd
+    for (std::int64_t j = 0; j < columns; ++j)
+      out[j] = Storage(a * float(in[j]) + b * float(out[j]));
+  });
+}
+
+template <class Storage>
+void step_along(float kept, float length, ConstMatrixOf<Storage> x, bool transposed,
+                const MatrixPart& part, int columns, std::int64_t first,
+                const UpdatedElements& elements) {
+  const StepAlong<Storage> rule{.x = x,
+                                .transposed = transposed,
+                                .part = part,
+                                .columns = columns,
+                                .kept = kept,
+                                .length = length};
+  float* const weight = elements.weight;
+  std::visit(
+      [&](auto* rounded) {
+        for_each_piece("step_along", elements.count, 4096,
+                       [=](std::int64_t begin, std::int64_t end) {
+                         for (std::int64_t i = begin; i < end; ++i) {
+                           weight[i] = rule(first + i, weight[i]);
+                           if (rounded != nullptr) rounded[i] = weight[i];
+                         }
+                       });
+      },
+      elements.rounded);
+}
+
+}  // namespace brume::kernels
+
+#include "kernels/instances/muon.hpp"
