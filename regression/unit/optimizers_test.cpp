@@ -19,6 +19,7 @@
 #include "own_folder.hpp"
 #include "price/price.hpp"
 #include "refusal.hpp"
+#include "schedule/compile.hpp"
 #include "whole_tensors.hpp"
 
 namespace brume {
@@ -62,6 +63,7 @@ struct Optimizer {
 };
 const Optimizer sgd{model::sgd, kernels::update_kernels("sgd").here};
 const Optimizer lion{model::lion, kernels::update_kernels("lion").here};
+const Optimizer muon{model::muon, kernels::update_kernels("adamw").here};
 constexpr Optimizer in_bf16{{.name = "sgd_bf16", .fields = bf16_momentum, .flops = 4.0}, sgd_bf16};
 
 // --- trainings with them ------------------------------------------------------------------------
@@ -82,7 +84,8 @@ model::Config model_with(const Optimizer& optimizer, Precision precision = Preci
 
 engine::Settings settings_with(const Optimizer& optimizer, int steps) {
   engine::Settings settings = test::contract_settings(steps);
-  settings.optimizer.lr = optimizer.row.name == std::string("lion") ? 3e-3 : 0.1;
+  const std::string name = optimizer.row.name;
+  settings.optimizer.lr = name == "lion" ? 3e-3 : name == "muon" ? 0.02 : 0.1;
   settings.optimizer.kernels = {.here = optimizer.kernel, .on_host = optimizer.kernel};
   return settings;
 }
@@ -160,13 +163,14 @@ std::vector<plan::Plan> plans_at(int zero_level, const model::Config& model) {
                                           .grad_offload_ratio = share,
                                           .optim_offload_ratio = share}));
       for (plan::Stage& stage : plans.back().stages)
-        stage.optim_disk_ratio = share / 3, stage.host_update_ratio = share / 2;
+        stage.optim_disk_ratio = share / 3,
+        stage.host_update_ratio = model.optimizer->of_elements ? 0.0 : share / 2;
     }
   return plans;
 }
 
 TEST_P(ZeroLevels, TrainLikeOneRank) {
-  for (const Optimizer* const optimizer : {&sgd, &lion}) {
+  for (const Optimizer* const optimizer : {&sgd, &lion, &muon}) {
     const model::Config model = model_with(*optimizer);
     const engine::Settings settings = settings_with(*optimizer, 12);
     const Outcome one = train(test::one_rank_plan(model, global_batch), model, settings);
@@ -187,6 +191,9 @@ TEST_P(ZeroLevels, TrainLikeOneRank) {
 TEST_P(ZeroLevels, PlacesOfStateChangeNoBit) {
   for (const auto& [optimizer, precision] : {std::pair(&sgd, Precision::bf16),
                                              {&lion, Precision::bf16},
+                                             {&muon, Precision::fp32},
+                                             {&muon, Precision::bf16},
+                                             {&muon, Precision::fp16},
                                              {&in_bf16, Precision::fp32},
                                              {&in_bf16, Precision::bf16}}) {
     const model::Config model = model_with(*optimizer, precision);
@@ -277,7 +284,8 @@ TEST_F(SecondRow, TrainsLikeAReference) {
 // AdamW's state is refused.
 TEST_F(SecondRow, ResumesFromItsCheckpoints) {
   constexpr int steps = 6, saved = 3;
-  for (const Optimizer* const optimizer : {&sgd, &in_bf16}) {
+  for (const Optimizer* const optimizer : {&sgd, &in_bf16, &muon}) {
+    const std::string momentum = optimizer->row.fields[0].name;
     const model::Config model = model_with(*optimizer, Precision::bf16);
     const engine::Settings settings = settings_with(*optimizer, steps);
     const plan::Plan four = plans_at(1, model)[1],
@@ -304,7 +312,9 @@ TEST_F(SecondRow, ResumesFromItsCheckpoints) {
       writer.start(info, slabs);
       writer.finish();
     });
-    EXPECT_TRUE(written.contains({"layers.0.mlp.in.weight", "momentum"}));
+    EXPECT_TRUE(written.contains({"layers.0.mlp.in.weight", momentum}));
+    EXPECT_EQ(written.contains({"layers.0.mlp.in.bias", "v"}), optimizer == &muon);
+    EXPECT_FALSE(written.contains({"layers.0.mlp.in.weight", "v"}));
     test::State read;
     std::vector<double> losses;
     comm::run_local(two.devices(), [&](comm::Communicator& world) {
@@ -336,7 +346,7 @@ TEST_F(SecondRow, ResumesFromItsCheckpoints) {
       std::vector<engine::Slab> slabs = engine.slabs();
       const io::CheckpointInfo info = io::find_checkpoint(world, folder.path()).value();
       const std::string why = test::refusal([&] { io::load_slabs(info, slabs); }, Failure::storage);
-      EXPECT_NE(why.find("holds momentum of"), std::string::npos) << why;
+      EXPECT_NE(why.find("holds " + momentum + " of"), std::string::npos) << why;
     });
   }
 }
@@ -367,6 +377,56 @@ TEST(OptimizerRow, SaysBytesFieldsAndPrice) {
   profile.operators = {{.kind = "adamw", .dims = {1'000'000}, .forward_s = 0.7}};
   model.optimizer = &model::lion;
   EXPECT_DOUBLE_EQ(price::optimizer_s(model, profile, 1e6), 0.5);
+}
+
+// One number for a matrix's element, two for others, and below fp32 a master weight of each; layers
+// have no more padding than their pieces.
+TEST(OptimizerRow, OfWholeMatricesKeepsLessOfThem) {
+  for (const Precision precision : {Precision::fp32, Precision::bf16}) {
+    const model::Config model = model_with(muon, precision);
+    EXPECT_EQ(model::optimizer_bytes(model), precision == Precision::fp32 ? 8 : 12);
+    EXPECT_EQ(model::matrix_optimizer_bytes(model), precision == Precision::fp32 ? 4 : 8);
+    const plan::Plan plan = test::one_rank_plan(model, global_batch);
+    std::map<int, std::int64_t> bytes;
+    for (const schedule::Buffer& buffer : schedule::compile(plan, model, 0).buffers)
+      if (buffer.persistent && buffer.content == schedule::Content::optimizer)
+        bytes[buffer.block] += buffer.bytes;
+    const std::vector<model::Block> blocks = model::blocks(model);
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      std::int64_t expected = 0;
+      for (const model::Parameter& one : blocks[i].parameters) {
+        const bool matrix =
+            blocks[i].kind == model::BlockKind::layer && one.name.ends_with("weight");
+        expected += one.elements() * ((matrix ? 4 : 8) + (precision == Precision::fp32 ? 0 : 4));
+      }
+      const std::int64_t padding = std::int64_t(blocks[i].parameters.size()) * 15 * 12;
+      EXPECT_GE(bytes.at(int(i)), expected) << blocks[i].name;
+      EXPECT_LE(bytes.at(int(i)), expected + padding) << blocks[i].name;
+    }
+  }
+}
+
+// Products and passes of each matrix, on the ranks that hold a part of it.
+TEST(OptimizerRow, OfWholeMatricesHasAPriceForEachShard) {
+  model::Config model = model_with(muon);
+  hardware::Profile profile;
+  profile.flops_per_s = 1e9, profile.bytes_per_s = 1e30;
+  const std::vector<model::Block> blocks = model::blocks(model);
+  const auto steps_s = [&](int shards) {
+    return price::matrix_steps_s(model, profile, blocks[1], {}, shards);
+  };
+  const double c = model.hidden_size, f = model.ffn_size;
+  const auto iterations = [](double m, double n) {
+    return 5.0 * (4.0 * m * m * n + 2.0 * m * m * m);
+  };
+  const double square_s = iterations(c, c) / 1e9, wide_s = iterations(c, f) / 1e9;
+  EXPECT_NEAR(steps_s(1).at(0), 4.0 * square_s + 2.0 * wide_s, 1e-9);
+  const std::vector<double> of_two = steps_s(2);
+  // The second of mlp's two is the second half of a layer but for what the first shard still has.
+  EXPECT_NEAR(of_two[0], 4.0 * square_s + wide_s, 1e-9);
+  EXPECT_NEAR(of_two[1], 2.0 * wide_s, 1e-9);
+  EXPECT_EQ(price::matrix_steps_s(model, profile, blocks[0], {}, 1).at(0), 0.0);
+  EXPECT_EQ(price::optimizer_s(model, profile, 1e6, model::UpdateUnit::matrix), 6e6 / 1e9);
 }
 
 TEST(OptimizerRow, IsFoundByItsName) {

@@ -504,6 +504,24 @@ TEST(StageTime, SharedSequencesAreCloseToTheSimulation) {
   EXPECT_LE(mean, 0.015);
 }
 
+// Work on whole matrices, here as long as a layer's forward and more, and what it waits for.
+TEST(StageTime, StepsOfWholeMatricesAreCloseToTheSimulation) {
+  std::mt19937 random(17);
+  double most = 0.0, mean = 0.0;
+  constexpr int trials = 48;
+  for (int trial = 0; trial < trials; ++trial) {
+    const int num_layers = 1 + int(random() % 6);
+    plan::Plan plan = samples::random_plan(random, num_layers, 1);
+    if (trial % 2 == 1) plan = samples::with_moved_state(random, plan);
+    model::Config model = samples::small_model(num_layers);
+    model.optimizer = &model::muon;
+    const double off = std::abs(ratio(plan, model, faster(trial % 3 ? 1 : 10)) - 1.0);
+    most = std::max(most, off), mean += off / trials;
+  }
+  EXPECT_LE(most, 0.09);
+  EXPECT_LE(mean, 0.015);
+}
+
 // Where the disk takes most of the time the formula errs on the slow side: transfers hide behind
 // more than one window then.
 TEST(StageTime, StagesOnDiskAreCloseToTheSimulation) {

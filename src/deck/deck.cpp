@@ -475,6 +475,10 @@ Deck resolved(Deck deck, const Document& document) {
   check(!deck.analysis.mist() || deck.training.optimizer.name == "adamw", "analysis.conventions",
         fmt::format("\"mist\" counts AdamW's state, found training.optimizer.name = \"{}\"",
                     deck.training.optimizer.name));
+  check(deck.training.optimizer.name != "muon" ||
+            std::ranges::all_of(deck.search.host_update, [](double share) { return share == 0.0; }),
+        "search.host_update",
+        "must be [0.0] for training.optimizer.name = \"muon\": the device updates whole matrices");
   if (deck.analysis.mist())
     check(!deck.cluster.all_groups()[0].profile.empty(), "cluster.profile",
           "must name a profile, for analysis.conventions = \"mist\"");
