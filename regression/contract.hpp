@@ -187,14 +187,16 @@ inline bool learns(const Trained& trained, const model::Config& model) {
 ///
 /// @param train_plan  trains the plan with such settings
 /// @param settings    of 20 steps
+/// @param losses, norms  bounds of their differences
 inline void expect_contract(const model::Config& model, const plan::Plan& plan,
                             const data::Sampler& data,
                             const std::function<Trained(const engine::Settings&)>& train_plan,
-                            engine::Settings settings = contract_settings(20)) {
+                            engine::Settings settings = contract_settings(20), double losses = 1e-5,
+                            double norms = 1e-4) {
   for (const std::uint64_t last_seed = settings.seed + other_weights;; ++settings.seed) {
     const Trained one = train(one_rank_plan(model, plan.global_batch), model, settings, data);
     const Trained all = train_plan(settings);
-    const bool alike = trains_like(one, all);
+    const bool alike = trains_like(one, all, losses, norms);
     if (!alike && settings.seed < last_seed &&
         differs_by_roundings(model, plan.global_batch, settings, data, one, all))
       continue;

@@ -77,6 +77,7 @@ struct ModelKeys {
   bool isolated = false;                        ///< not a key itself: data.documents is "isolate"
   std::vector<ParameterGroupKeys> groups = {};  ///< not a key itself: training.optimizer.groups
   std::string optimizer = "adamw";              ///< not a key itself: training.optimizer.name
+  std::string moments = "fp32";                 ///< ... training.optimizer.moments
   AdapterKeys adapter = {};                     ///< not a key itself: training.adapter
   std::vector<std::string> given;               ///< not a key itself: those the deck gave a value
 };
@@ -92,8 +93,9 @@ struct OptimizerKeys {
   double beta2 = 0.95;
   double eps = 1e-8;
   double weight_decay = 0.1;
-  double clip_norm = 1.0;  ///< 0: no clipping
-  double momentum = 0.95;  ///< muon only, as the next two
+  double clip_norm = 1.0;        ///< 0: no clipping
+  std::string moments = "fp32";  ///< fp32 | bf16
+  double momentum = 0.95;        ///< muon only, as the next two
   bool nesterov = true;
   std::string matrix_scale = "moonshot";  ///< moonshot | spectral | jordan | rms
   std::vector<ParameterGroupKeys> groups;

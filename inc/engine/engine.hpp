@@ -60,8 +60,8 @@ struct Optimizer {
   double eps = 1e-8;
   double weight_decay = 0.1;  ///< not on norms and biases
   double clip_norm = 1.0;     ///< 0: no clipping
-  double momentum = 0.95;     ///< of whole matrices
-  bool nesterov = true;       ///< ... whose steps look ahead
+  double momentum = 0.95;     ///< Muon's, of whole matrices
+  bool nesterov = true;       ///< ... and steps look ahead
   MatrixScale matrix_scale = MatrixScale::moonshot;
   std::vector<ParameterGroup> groups = {};  ///< a parameter is in the first one that fits
   /// Kernels of the model's optimizer; none: those that kernels::update_kernels has for it.

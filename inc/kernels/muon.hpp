@@ -11,15 +11,14 @@ namespace brume::kernels {
 
 /// m = mu m + (1 - mu) g,  d = mu m + (1 - mu) g with Nesterov's momentum, else m
 ///
-/// with g as update_kernels has it.
+/// with g as update_kernels has it. Weights stay.
 ///
 /// @param squares  as an UpdateKernel takes it
-/// @param m        [N] momentum
-/// @param d        [N] direction; may be `grad` itself
-void momentum_direction(const Update& update, const double* squares, ConstVector grad, Vector m,
-                        Vector d);
+/// @param d        direction of each element; may be elements.grad itself
+void momentum_direction(const Update& update, const double* squares,
+                        const UpdatedElements& elements, Moments moments, float* d);
 
-/// Where a part of a matrix lies in it: tensor-parallel ranks have parts of rows or columns.
+/// Place of a part in its matrix: tensor-parallel ranks have parts of rows or columns.
 struct MatrixPart {
   int first_row = 0, first_column = 0;
 };

@@ -20,11 +20,25 @@ struct Update {
   double t = 1.0;           ///< number of the parameter's update, from 1 on
   double clip_norm = 0.0;   ///< largest norm of the whole gradient; 0: no clipping
   double loss_scale = 1.0;  ///< S, a power of two: the gradients are so many times too large
-  double momentum = 0.95;   ///< of whole matrices
-  bool nesterov = true;     ///< ... whose steps look ahead
+  double momentum = 0.95;   ///< Muon's, of whole matrices
+  bool nesterov = true;     ///< ... and steps look ahead
 };
 
 inline constexpr int most_state_fields = 4;
+
+/// Numbers of a parameter's elements in the model, whatever part of it is updated.
+struct ElementNumbers {
+  std::int64_t first = 0;   ///< element i is number first + i of a piece
+  std::int64_t before = 0;  ///< number in the model of the piece's first element
+  /// The piece has runs of so many elements, each `stride` elements behind the one before; 0: one
+  /// run.
+  std::int64_t run = 0, stride = 0;
+
+  constexpr std::int64_t operator()(std::int64_t i) const {
+    const std::int64_t k = first + i;
+    return before + (run == 0 ? k : k / run * stride + k % run);
+  }
+};
 
 /// Elements of one parameter, and all that their update reads and writes.
 struct UpdatedElements {
@@ -34,6 +48,7 @@ struct UpdatedElements {
   std::array<void*, most_state_fields> state{};  ///< fields as the optimizer's row lists them
   /// Copy of the master weight that layers compute with; a null float* in fp32.
   std::variant<float*, bfloat16*, float16*> rounded{};
+  ElementNumbers numbers{};  ///< roundings of moments depend on them
 
   template <class Element>
   Element* field(std::size_t i) const {
@@ -45,6 +60,9 @@ struct UpdatedElements {
 ///                 without clipping not read
 using UpdateKernel = void (*)(const Update& update, const double* squares,
                               const UpdatedElements& elements);
+
+/// Format of an optimizer's state, but for master weights.
+enum class Moments { fp32, bf16 };
 
 /// Kernels of one optimizer.
 struct UpdateKernels {
@@ -76,7 +94,11 @@ struct UpdateKernels {
 /// w = w - lr m
 ///
 /// @source  order of operations as torch.optim.SGD with momentum
+/// Moments in bf16 are rounded by chance, so that they stay right on average where a step changes
+/// them by less than a rounding: up with the probability (x - below) / (above - below), by a number
+/// that follows from the update's t, the element's number and the field.
+///
 /// @throws Error(bug) for an optimizer without kernels
-UpdateKernels update_kernels(std::string_view optimizer);
+UpdateKernels update_kernels(std::string_view optimizer, Moments moments = Moments::fp32);
 
 }  // namespace brume::kernels

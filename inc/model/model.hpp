@@ -105,6 +105,7 @@ struct Config {
   Generation generation = {};
   Precision precision = Precision::fp32;
   const OptimizerRow* optimizer = &adamw;  ///< outlives the Config
+  Precision moments = Precision::fp32;     ///< format of its state, but for master weights: or bf16
 
   int head_dim() const { return head_size > 0 ? head_size : hidden_size / num_heads; }
   int kv_heads() const { return num_kv_heads > 0 ? num_kv_heads : num_heads; }
@@ -307,13 +308,12 @@ Expr layout_partial_elements(const Block& block);
 struct Matrices {
   std::int64_t count, rows, columns;
 
-  std::int64_t elements() const { return rows * columns; }  ///< of each
+  std::int64_t elements() const { return rows * columns; }  ///< elements of each
 };
 /// @param shape  of the parameter, or of its piece on a rank
 Matrices matrices(const std::vector<std::int64_t>& shape);
 
-/// What an update of whole matrices takes for the largest one of a block; nothing where it has none
-/// that is trained.
+/// Memory for the update of a block's largest matrix; none where no matrix is trained.
 ///
 ///   with m <= n: a sum of squares, two of [m, n] and two of [m, m] in the precision of weights
 struct MatrixWorkspace {

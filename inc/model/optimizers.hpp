@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -20,6 +21,12 @@ struct StateField {
   bool of_elements = false;  ///< not kept of what is updated as whole matrices
 
   constexpr int bytes() const { return weight_bytes(storage); }
+  /// The field in this format, unless it names another.
+  constexpr StateField in(Precision moments) const {
+    StateField field = *this;
+    if (storage == Precision::fp32) field.storage = moments;
+    return field;
+  }
 };
 
 /// Smallest part of a parameter that an update can work on alone.
@@ -43,17 +50,22 @@ struct OptimizerRow {
   /// Bytes per element that an update reads and writes: the gradient once, the weight and the state
   /// twice, all of the weight in fp32; of whole matrices the gradient, in whose place the direction
   /// of the step comes, and the state.
-  constexpr double moved_bytes() const {
+  ///
+  /// @param moments  format of fields that do not name another
+  constexpr double moved_bytes(Precision moments = Precision::fp32) const {
     double bytes =
         of_elements ? 2.0 * grad_bytes : grad_bytes + 2.0 * weight_bytes(Precision::fp32);
-    for (const StateField& field : fields) bytes += 2.0 * field.bytes();
+    for (const StateField& field : fields) bytes += 2.0 * field.in(moments).bytes();
     return bytes;
   }
 };
 
-inline constexpr int orthogonalize_iterations = 5;  ///< of Muon's step
+inline constexpr int orthogonalize_iterations = 5;  ///< steps of Muon's iteration
 
 extern const OptimizerRow adamw, lion, sgd, muon;
+
+/// Kind of rows of profiles for updates of elements by the model's optimizer.
+std::string update_kind(const OptimizerRow& row, Precision moments);
 
 /// @throws Error(input) if no row has this name
 const OptimizerRow& optimizer(std::string_view name);
@@ -69,7 +81,7 @@ int matrix_optimizer_bytes(const Config& config);
 /// A field of a range of a block's elements within the range's buffer.
 struct FieldPart {
   StateField field;
-  std::int64_t first, elements;  ///< of the block's layout
+  std::int64_t first, elements;  ///< elements of the block's layout
   std::int64_t first_byte;
 };
 /// The fields of `elements` elements from `first` on: those of whole matrices lack some.

@@ -90,7 +90,7 @@ enum class Operation : std::uint8_t {
   norm,        ///< this rank's share of a block's squared gradient norm, and of the loss
   optimizer_step,
   host_step,    ///< the same by the node's processor, in host memory
-  matrix_step,  ///< of whole matrices, of which optimizer_step has made the directions only
+  matrix_step,  ///< steps whole matrices, of which optimizer_step has made the directions only
 };
 const char* name(Operation operation);
 /// Whether it is a forward, a backward or a part of one, or a recompute.
@@ -113,7 +113,7 @@ enum class Role : std::uint8_t {
              ///< index 0 on the device, index 1 in CPU memory
   grads,     ///< flat block; index 1: the gradient of the tied token table. In an update as weights
   moments,   ///< first and second moments, side by side, in the same two parts
-  directions,  ///< of steps of whole matrices: flat block; index 1: parts of all tp ranks. None:
+  directions,  ///< directions of whole matrices: flat block; index 1: parts of all tp ranks. None:
                ///< they take the gradients' place
   workspace,
   targets,    ///< tokens to predict, for the head

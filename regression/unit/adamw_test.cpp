@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "reference/adamw.hpp"
 
@@ -147,6 +149,99 @@ TEST(UpdateKernels, TheHostStepsToTheSameBits) {
     for (int i = 0; i < count; ++i)
       EXPECT_EQ(float(rounded_here[std::size_t(i)]), float(rounded_host[std::size_t(i)]));
   }
+}
+
+// --- moments in 16 bits -------------------------------------------------------------------------
+
+/// Weights, and moments in bf16 that begin at zero.
+struct Narrow16 {
+  explicit Narrow16(std::size_t count)
+      : weight(count, 0.0f), m(count, bfloat16(0.0f)), v(count, bfloat16(0.0f)) {}
+  UpdatedElements elements(const float* grad, std::size_t first, std::size_t count) {
+    return {.count = std::int64_t(count),
+            .grad = grad + first,
+            .weight = weight.data() + first,
+            .state = {m.data() + first, v.data() + first}};
+  }
+  std::vector<float> weight;
+  std::vector<bfloat16> m, v;
+};
+
+// Each step changes v by less than half a rounding, so that v would stop at a third of what it
+// should be if it were rounded to the nearest.
+TEST(MomentsOf16Bits, StayRightOnAverage) {
+  constexpr std::size_t count = 2000;
+  const UpdateKernels kernels = update_kernels("adamw", Moments::bf16);
+  const std::vector<float> grad(count, 1.0f);
+  for (const UpdateKernel kernel : {kernels.here, kernels.on_host}) {
+    Narrow16 c(count);
+    Update update = step_number(1, 0.999);
+    update.clip_norm = 0.0;
+    for (int t = 1; t <= 3000; ++t) {
+      update.t = t;
+      UpdatedElements all = c.elements(grad.data(), 0, count);
+      all.numbers = {.before = 5};
+      kernel(update, nullptr, all);
+    }
+    double sum_m = 0.0, sum_v = 0.0;
+    for (std::size_t i = 0; i < count; ++i) sum_m += float(c.m[i]), sum_v += float(c.v[i]);
+    EXPECT_NEAR(sum_m / count, 1.0, 1e-3);
+    EXPECT_NEAR(sum_v / count, 1.0 - std::pow(0.999, 3000), 2e-3);
+  }
+}
+
+// The whole [6, 10] at once; two parts of rows; two parts of columns, whose elements have their
+// numbers in the whole.
+TEST(MomentsOf16Bits, DependOnTheElementsNotOnTheParts) {
+  constexpr std::size_t rows = 6, columns = 10, count = rows * columns;
+  const std::vector<float> grad = random_array(1, int(count), 3).values();
+  for (const char* name : {"adamw", "lion", "sgd"}) {
+    const UpdateKernels kernels = update_kernels(name, Moments::bf16);
+    for (const UpdateKernel kernel : {kernels.here, kernels.on_host}) {
+      Narrow16 whole(count), cut(count);
+      std::vector<float> part_grad(count);
+      for (int t = 1; t <= 5; ++t) {
+        UpdatedElements all = whole.elements(grad.data(), 0, count);
+        all.numbers.before = 1000;
+        kernel(step_number(t), squares.get(), all);
+        for (const std::size_t first : {std::size_t{0}, std::size_t{4}}) {
+          const std::size_t width = first == 0 ? 4 : 6, size = rows * width;
+          Narrow16 part(size);
+          const auto at = [&](std::size_t i) { return i / width * columns + first + i % width; };
+          for (std::size_t i = 0; i < size; ++i) {
+            part.weight[i] = cut.weight[at(i)], part.m[i] = cut.m[at(i)], part.v[i] = cut.v[at(i)];
+            part_grad[i] = grad[at(i)];
+          }
+          // In two pieces, as of two shards.
+          for (const auto& [begin, end] : {std::pair(std::size_t{0}, std::size_t{7}), {7, size}}) {
+            UpdatedElements piece = part.elements(part_grad.data(), begin, end - begin);
+            piece.numbers = {.first = std::int64_t(begin),
+                             .before = std::int64_t(1000 + first),
+                             .run = std::int64_t(width),
+                             .stride = columns};
+            kernel(step_number(t), squares.get(), piece);
+          }
+          for (std::size_t i = 0; i < size; ++i)
+            cut.weight[at(i)] = part.weight[i], cut.m[at(i)] = part.m[i], cut.v[at(i)] = part.v[i];
+        }
+      }
+      EXPECT_EQ(whole.weight, cut.weight) << name;
+      for (std::size_t i = 0; i < count; ++i) {
+        EXPECT_EQ(whole.m[i].bits, cut.m[i].bits) << name;
+        EXPECT_EQ(whole.v[i].bits, cut.v[i].bits) << name;
+      }
+    }
+  }
+}
+
+TEST(MomentsOf16Bits, KeepWhatIsNotFinite) {
+  Narrow16 c(2);
+  const std::vector<float> grad{INFINITY, std::nanf("")};
+  Update update = step_number(1);
+  update.clip_norm = 0.0;
+  update_kernels("adamw", Moments::bf16).here(update, nullptr, c.elements(grad.data(), 0, 2));
+  EXPECT_TRUE(std::isinf(float(c.m[0])) && std::isinf(float(c.v[0])));
+  EXPECT_TRUE(std::isnan(float(c.m[1])) && std::isnan(float(c.v[1])));
 }
 
 TEST(AdamW, RepeatsBitwiseAlsoAmongThreads) {

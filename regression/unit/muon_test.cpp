@@ -180,8 +180,9 @@ TEST(Momentum, MakesTheDirectionOfAStep) {
     update.clip_norm = update.loss_scale = 2.0;
     update.momentum = 0.9;
     update.nesterov = nesterov;
-    momentum_direction(update, &squares, ConstVector(d.data(), d.size()),
-                       Vector(m.data(), m.size()), Vector(d.data(), d.size()));
+    momentum_direction(update, &squares,
+                       {.count = std::ssize(d), .grad = d.data(), .state = {m.data()}},
+                       Moments::fp32, d.data());
     for (std::size_t i = 0; i < grad.size(); ++i) {
       const double g = grad[i] * 2.0 / (8.0 / 2.0 + 1e-6) / 2.0, moment = 0.9 * old[i] + 0.1 * g;
       ASSERT_NEAR(m[i], moment, 1e-6);

@@ -64,6 +64,8 @@ struct Optimizer {
 const Optimizer sgd{model::sgd, kernels::update_kernels("sgd").here};
 const Optimizer lion{model::lion, kernels::update_kernels("lion").here};
 const Optimizer muon{model::muon, kernels::update_kernels("adamw").here};
+const Optimizer muon_bf16{model::muon,
+                          kernels::update_kernels("adamw", kernels::Moments::bf16).here};
 constexpr Optimizer in_bf16{{.name = "sgd_bf16", .fields = bf16_momentum, .flops = 4.0}, sgd_bf16};
 
 // --- trainings with them ------------------------------------------------------------------------
@@ -79,7 +81,8 @@ model::Config model_with(const Optimizer& optimizer, Precision precision = Preci
           .vocab_size = 61,
           .tied_head = true,
           .precision = precision,
-          .optimizer = &optimizer.row};
+          .optimizer = &optimizer.row,
+          .moments = &optimizer == &muon_bf16 ? Precision::bf16 : Precision::fp32};
 }
 
 engine::Settings settings_with(const Optimizer& optimizer, int steps) {
@@ -189,7 +192,8 @@ TEST_P(ZeroLevels, TrainLikeOneRank) {
 
 // Below fp32 too, with a field of 16 bits beside the master weight of 32.
 TEST_P(ZeroLevels, PlacesOfStateChangeNoBit) {
-  for (const auto& [optimizer, precision] : {std::pair(&sgd, Precision::bf16),
+  for (const auto& [optimizer, precision] : {std::pair(&muon_bf16, Precision::bf16),
+                                             {&sgd, Precision::bf16},
                                              {&lion, Precision::bf16},
                                              {&muon, Precision::fp32},
                                              {&muon, Precision::bf16},
@@ -372,6 +376,17 @@ TEST(OptimizerRow, SaysBytesFieldsAndPrice) {
                    1e6 * (4 + 2 * (4 + 2)) / 1e9 + 1e6 * 4.0 / 1e12);
   profile.operators.push_back({.kind = "sgd_bf16", .dims = {1'000'000}, .forward_s = 0.5});
   EXPECT_DOUBLE_EQ(price::optimizer_s(model, profile, 1e6), 0.5);
+
+  model.moments = Precision::bf16;
+  model.precision = Precision::fp32;
+  model.optimizer = &model::adamw;
+  EXPECT_EQ(model::optimizer_bytes(model), 4);
+  EXPECT_EQ(model::update_kind(model::muon, model.moments), "adamw_bf16");
+  profile.operators = {{.kind = "adamw", .dims = {1'000'000}, .forward_s = 0.7}};
+  EXPECT_DOUBLE_EQ(price::optimizer_s(model, profile, 1e6), 0.5);  // 20 bytes of 28
+  profile.operators.push_back({.kind = "adamw_bf16", .dims = {1'000'000}, .forward_s = 0.6});
+  EXPECT_DOUBLE_EQ(price::optimizer_s(model, profile, 1e6), 0.6);
+  model.moments = Precision::fp32;
 
   // A profile that knows AdamW alone: Lion moves 20 bytes an element instead of 28.
   profile.operators = {{.kind = "adamw", .dims = {1'000'000}, .forward_s = 0.7}};

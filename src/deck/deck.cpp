@@ -475,6 +475,8 @@ Deck resolved(Deck deck, const Document& document) {
   check(!deck.analysis.mist() || deck.training.optimizer.name == "adamw", "analysis.conventions",
         fmt::format("\"mist\" counts AdamW's state, found training.optimizer.name = \"{}\"",
                     deck.training.optimizer.name));
+  check(!deck.analysis.mist() || deck.training.optimizer.moments == "fp32", "analysis.conventions",
+        "\"mist\" counts moments in fp32: set training.optimizer.moments = \"fp32\"");
   check(deck.training.optimizer.name != "muon" ||
             std::ranges::all_of(deck.search.host_update, [](double share) { return share == 0.0; }),
         "search.host_update",
@@ -505,6 +507,7 @@ Deck resolved(Deck deck, const Document& document) {
   model.isolated = data.documents == "isolate";
   model.groups = deck.training.optimizer.groups;
   model.optimizer = deck.training.optimizer.name;
+  model.moments = deck.training.optimizer.moments;
   model.adapter = deck.training.adapter;
   check(!deck.output.directory.empty(), "output.directory", "must name a directory, found \"\"");
   return deck;

@@ -65,6 +65,10 @@ const Schema<OptimizerKeys>& optimizer_schema() {
         .key("clip_norm", &OptimizerKeys::clip_norm,
              {.help = "largest global gradient norm; 0: no clipping; Megatron-LM: --clip-grad",
               .min = 0})
+        .key("moments", &OptimizerKeys::moments,
+             {.help = "number format of optimizer state, master weights excepted; bf16: half the "
+                      "memory, rounded up or down at random",
+              .choices = {"fp32", "bf16"}})
         .key("momentum", &OptimizerKeys::momentum,
              {.help = "muon: momentum of matrices, below 1", .min = 0, .max = 1})
         .key("nesterov", &OptimizerKeys::nesterov,

@@ -14,14 +14,23 @@ using kernels::Write;
 using schedule::Operation;
 using schedule::Role;
 
+namespace {
+
+kernels::Moments moments_of(const model::Config& model) {
+  return model.moments == model::Precision::fp32 ? kernels::Moments::fp32 : kernels::Moments::bf16;
+}
+
+}  // namespace
+
 template <class Storage>
 ComputeOf<Storage>::ComputeOf(const plan::Plan& plan, const model::Config& model, int rank,
                               const Optimizer& optimizer, const Arena& arena)
     : arena_(arena),
       model_(model),
-      update_kernels_(optimizer.kernels
-                          ? *optimizer.kernels
-                          : kernels::update_kernels(model.optimizer->elementwise().name)),
+      update_kernels_(
+          optimizer.kernels
+              ? *optimizer.kernels
+              : kernels::update_kernels(model.optimizer->elementwise().name, moments_of(model))),
       matrix_scale_(optimizer.matrix_scale),
       place_(plan::place(plan, rank)),
       tp_(plan.stages[place_.stage].tp),
@@ -63,6 +72,21 @@ namespace {
 std::int64_t updates_of(const std::string& parameter, const StepScalars& step) {
   const auto missed = step.missed.find(parameter);
   return step.updates - (missed == step.missed.end() ? 0 : missed->second);
+}
+
+/// Numbers of a piece's elements from `first` of the block on.
+kernels::ElementNumbers numbers(const model::Parameter& parameter, const model::Piece& piece,
+                                std::int64_t first) {
+  kernels::ElementNumbers numbers{.first = first - piece.first, .before = parameter.first_index};
+  std::int64_t inner = 1;
+  for (std::size_t d = piece.shape.size(); d-- > 0; inner *= piece.shape[d]) {
+    if (piece.shape[d] == parameter.shape[d]) continue;
+    numbers.run = piece.shape[d] * inner;
+    numbers.stride = parameter.shape[d] * inner;
+    numbers.before += piece.offset[d] * inner;
+    break;  // one dimension is cut
+  }
+  return numbers;
 }
 
 }  // namespace
@@ -117,16 +141,16 @@ void ComputeOf<Storage>::optimizer_step(const Operands& o, const StepScalars& st
         if (first >= end) continue;
         kernels::UpdatedElements elements = updated(weights, state, first, end);
         elements.grad = grads.at(first);
+        elements.numbers = numbers(pieces.parameter(piece), piece, first);
+        update.t = double(updates_of(pieces.parameter(piece).name, step));
         if (pieces.parameter(piece).unit == model::UpdateUnit::matrix) {
-          kernels::momentum_direction(update, squares, grads.cut(first, end),
-                                      part(elements.template field<float>(0), end - first),
-                                      directions.cut(first, end));
+          kernels::momentum_direction(update, squares, elements, moments_of(model_),
+                                      directions.at(first));
           continue;
         }
         const UpdateRule& rule = pieces.rules[piece.parameter];
         update.lr = step.update.lr * rule.lr_scale;
         update.weight_decay = rule.weight_decay;
-        update.t = double(updates_of(pieces.parameter(piece).name, step));
         kernel(update, squares, elements);
       }
     }

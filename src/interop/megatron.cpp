@@ -215,6 +215,7 @@ void add_training(Arguments& arguments, const deck::Deck& deck, const model::Con
     arguments.push_back({"--loss-scale", as_argument(training.loss_scale)});
   require_like(optimizer.name == "adamw",
                fmt::format("training.optimizer.name = \"{}\"", optimizer.name));
+  require_like(optimizer.moments == "fp32", "training.optimizer.moments");
   require_like(optimizer.groups.empty(), "training.optimizer.groups");
   require_like(training.adapter.rank == 0, "training.adapter");
   require_like(training.epochs == 0.0, "training.epochs: say steps or tokens");

@@ -201,6 +201,7 @@ std::string training(const deck::Deck& deck, const model::Config& model, const p
 
 std::string optimizer(const deck::OptimizerKeys& keys) {
   require_there(keys.name == "adamw", fmt::format("training.optimizer.name = \"{}\"", keys.name));
+  require_there(keys.moments == "fp32", "training.optimizer.moments");
   require_there(keys.clip_norm > 0.0, "training.optimizer.clip_norm = 0");
   require_there(keys.schedule == "cosine" || keys.schedule == "linear",
                 fmt::format("training.optimizer.schedule = \"{}\"", keys.schedule));

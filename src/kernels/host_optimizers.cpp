@@ -30,14 +30,14 @@ void update_by(const Update& update, const double* squares, const UpdatedElement
 
 }  // namespace
 
-UpdateKernel host_update_kernel(std::string_view optimizer) {
+UpdateKernel host_update_kernel(std::string_view optimizer, Moments moments) {
   return AllUpdateRules::find(
-      optimizer, []<class Rule>(std::type_identity<Rule>) { return &update_by<Rule>; });
+      optimizer, moments, []<class Rule>(std::type_identity<Rule>) { return &update_by<Rule>; });
 }
 
-UpdateKernels update_kernels(std::string_view optimizer) {
-  const UpdateKernels found{.here = update_kernel(optimizer),
-                            .on_host = host_update_kernel(optimizer)};
+UpdateKernels update_kernels(std::string_view optimizer, Moments moments) {
+  const UpdateKernels found{.here = update_kernel(optimizer, moments),
+                            .on_host = host_update_kernel(optimizer, moments)};
   require(found.here && found.on_host, Failure::bug, "optimizer '{}' has no kernel", optimizer);
   return found;
 }

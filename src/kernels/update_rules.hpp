@@ -2,23 +2,62 @@
 /// devices may call them.
 #pragma once
 
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <type_traits>
 
 #include "kernels/muon.hpp"
 
 namespace brume::kernels {
 
+/// A number that looks drawn, of 32 bits.
+///
+/// @source  constants of the mixer of 32 bits by Wellons 2018
+constexpr std::uint32_t drawn(std::int64_t number, std::uint32_t key) {
+  std::uint32_t x = std::uint32_t(number) ^ key;
+  x += std::uint32_t(std::uint64_t(number) >> 32) * 0x9E3779B9u;
+  x = (x ^ x >> 16) * 0x7FEB352Du;
+  x = (x ^ x >> 15) * 0x846CA68Bu;
+  return x ^ x >> 16;
+}
+
+/// One field of elements' state, rounded by chance where it has 16 bits.
+template <class Moment>
+struct Field {
+  Moment* values;
+  std::uint32_t key;
+  ElementNumbers numbers;
+
+  static Field make(const Update& update, const UpdatedElements& elements, std::uint32_t index) {
+    const std::int64_t turn = std::int64_t(update.t) * most_state_fields + index;
+    return {elements.field<Moment>(index), drawn(turn, 0), elements.numbers};
+  }
+
+  constexpr float operator[](std::int64_t i) const { return float(values[i]); }
+  constexpr void set(std::int64_t i, float value) const {
+    if constexpr (Narrow<Moment>) {
+      const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
+      const bool finite = (bits & 0x7F800000u) != 0x7F800000u;
+      const std::uint32_t up = finite ? bits + (drawn(numbers(i), key) >> 16) : bits;
+      values[i] = Moment(std::bit_cast<float>(up & 0xFFFF0000u));
+    } else {
+      values[i] = value;
+    }
+  }
+};
+
 /// See update_kernels.
+template <class Moment>
 struct AdamW {
   static constexpr const char* name = "adamw";
 
-  float *m, *v;
+  Field<Moment> m, v;
   float kept, length, spread, beta1, beta2, share1, share2, eps;
 
   static AdamW make(const Update& update, const UpdatedElements& elements) {
-    return {.m = elements.field<float>(0),
-            .v = elements.field<float>(1),
+    return {.m = Field<Moment>::make(update, elements, 0),
+            .v = Field<Moment>::make(update, elements, 1),
             .kept = 1.0f - update.lr * update.weight_decay,
             .length = update.lr / float(1.0 - std::pow(update.beta1, update.t)),
             .spread = 1.0f / float(1.0 - std::pow(update.beta2, update.t)),
@@ -33,20 +72,21 @@ struct AdamW {
   constexpr float operator()(std::int64_t i, float g, float w) const {
     const float first = beta1 * m[i] + share1 * g;
     const float second = beta2 * v[i] + share2 * g * g;
-    m[i] = first, v[i] = second;
+    m.set(i, first), v.set(i, second);
     return kept * w - length * first / (std::sqrt(spread * second) + eps);
   }
 };
 
 /// See update_kernels.
+template <class Moment>
 struct Lion {
   static constexpr const char* name = "lion";
 
-  float* m;
+  Field<Moment> m;
   float kept, lr, beta1, beta2, share1, share2;
 
   static Lion make(const Update& update, const UpdatedElements& elements) {
-    return {.m = elements.field<float>(0),
+    return {.m = Field<Moment>::make(update, elements, 0),
             .kept = 1.0f - update.lr * update.weight_decay,
             .lr = update.lr,
             .beta1 = float(update.beta1),
@@ -57,22 +97,23 @@ struct Lion {
 
   /// Updates the state of element i by gradient g. @return its new weight
   constexpr float operator()(std::int64_t i, float g, float w) const {
-    const float direction = beta1 * m[i] + share1 * g;
-    m[i] = beta2 * m[i] + share2 * g;
+    const float before = m[i], direction = beta1 * before + share1 * g;
+    m.set(i, beta2 * before + share2 * g);
     const float sign = float(direction > 0.0f) - float(direction < 0.0f);
     return kept * w - lr * sign;
   }
 };
 
 /// See update_kernels.
+template <class Moment>
 struct Sgd {
   static constexpr const char* name = "sgd";
 
-  float* momentum;
+  Field<Moment> momentum;
   float lr, beta, decay;
 
   static Sgd make(const Update& update, const UpdatedElements& elements) {
-    return {.momentum = elements.field<float>(0),
+    return {.momentum = Field<Moment>::make(update, elements, 0),
             .lr = update.lr,
             .beta = float(update.beta1),
             .decay = update.weight_decay};
@@ -80,23 +121,25 @@ struct Sgd {
 
   /// Updates the state of element i by gradient g. @return its new weight
   constexpr float operator()(std::int64_t i, float g, float w) const {
-    const float sum = g + decay * w;
-    momentum[i] = beta * momentum[i] + sum;
-    return w - lr * momentum[i];
+    const float moment = beta * momentum[i] + (g + decay * w);
+    momentum.set(i, moment);
+    return w - lr * moment;
   }
 };
 
 /// See momentum_direction.
+template <class Moment>
 struct Momentum {
-  float *m, *d;
+  Field<Moment> m;
+  float* d;
   const float* grad;
   float beta, share;
   bool nesterov;
 
-  static Momentum make(const Update& update, ConstVector grad, Vector m, Vector d) {
-    return {.m = m.data(),
-            .d = d.data(),
-            .grad = grad.data(),
+  static Momentum make(const Update& update, const UpdatedElements& elements, float* d) {
+    return {.m = Field<Moment>::make(update, elements, 0),
+            .d = d,
+            .grad = elements.grad,
             .beta = float(update.momentum),
             .share = float(1.0 - update.momentum),
             .nesterov = update.nesterov};
@@ -105,7 +148,7 @@ struct Momentum {
   constexpr void operator()(std::int64_t i, float scale) const {
     const float g = scale * grad[i];
     const float moment = beta * m[i] + share * g;
-    m[i] = moment;
+    m.set(i, moment);
     d[i] = nesterov ? beta * moment + share * g : moment;
   }
 };
@@ -126,13 +169,23 @@ struct StepAlong {
 };
 
 /// One list of all optimizers that update element by element.
-template <class... Rule>
+template <template <class> class... Rule>
 struct UpdateRules {
-  /// @return  kernel(std::type_identity<R>()) of the rule R with this name; null if there is none
+  /// @return  kernel(std::type_identity<R<Moment>>()) of the rule R with this name; null if there
+  /// is
+  ///          none
   template <class Kernel>
-  static UpdateKernel find(std::string_view name, Kernel kernel) {
+  static UpdateKernel find(std::string_view name, Moments moments, Kernel kernel) {
+    return moments == Moments::bf16 ? find_with<bfloat16>(name, kernel)
+                                    : find_with<float>(name, kernel);
+  }
+
+ private:
+  template <class Moment, class Kernel>
+  static UpdateKernel find_with(std::string_view name, Kernel kernel) {
     UpdateKernel found = nullptr;
-    ((found = Rule::name == name ? kernel(std::type_identity<Rule>()) : found), ...);
+    ((found = Rule<Moment>::name == name ? kernel(std::type_identity<Rule<Moment>>()) : found),
+     ...);
     return found;
   }
 };
@@ -146,7 +199,7 @@ constexpr float grad_scale(double clip_norm, double loss_scale, const double* sq
 }
 
 // Both parts of update_kernels; null for an optimizer without kernels.
-UpdateKernel update_kernel(std::string_view optimizer);
-UpdateKernel host_update_kernel(std::string_view optimizer);
+UpdateKernel update_kernel(std::string_view optimizer, Moments moments);
+UpdateKernel host_update_kernel(std::string_view optimizer, Moments moments);
 
 }  // namespace brume::kernels

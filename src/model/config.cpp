@@ -238,7 +238,8 @@ Config config(const deck::ModelKeys& keys, std::string_view precision) {
                 .init_std = keys.init_std,
                 .isolated = keys.isolated,
                 .precision = model::precision(precision),
-                .optimizer = &optimizer(keys.optimizer)};
+                .optimizer = &optimizer(keys.optimizer),
+                .moments = keys.moments == "bf16" ? Precision::bf16 : Precision::fp32};
   if (config.num_experts > 0)
     config.expert_ffn_size = keys.expert_ffn_size == 0 ? config.ffn_size : keys.expert_ffn_size;
   check(config);

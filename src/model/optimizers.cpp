@@ -31,6 +31,10 @@ constexpr const OptimizerRow* rows[] = {&adamw, &lion, &sgd, &muon};
 
 }  // namespace
 
+std::string update_kind(const OptimizerRow& row, Precision moments) {
+  return row.elementwise().name + std::string(moments == Precision::fp32 ? "" : "_bf16");
+}
+
 const OptimizerRow& optimizer(std::string_view name) {
   const auto row =
       std::ranges::find_if(rows, [&](const OptimizerRow* one) { return one->name == name; });
@@ -40,7 +44,8 @@ const OptimizerRow& optimizer(std::string_view name) {
 
 std::vector<StateField> state_fields(const Config& config) {
   const OptimizerRow& row = config.optimizer->elementwise();
-  std::vector<StateField> fields(row.fields.begin(), row.fields.end());
+  std::vector<StateField> fields;
+  for (const StateField& field : row.fields) fields.push_back(field.in(config.moments));
   for (std::size_t i = config.optimizer->fields.size(); i < fields.size(); ++i)
     fields[i].of_elements = true;
   if (has_master(config)) fields.push_back(master_weight);

@@ -48,7 +48,7 @@ hardware::Time float8_time(const hardware::Profile& profile, const std::vector<s
   return time;
 }
 
-bool knows(const hardware::Profile& profile, const char* kind) {
+bool knows(const hardware::Profile& profile, std::string_view kind) {
   const auto by_kind = [&](const auto& known) { return known.kind == kind; };
   return std::ranges::any_of(profile.operators, by_kind) ||
          std::ranges::any_of(profile.efficiencies, by_kind);
@@ -98,16 +98,20 @@ hardware::Time operator_time(const model::Config& model, const hardware::Profile
 /// in proportion to the bytes that are moved.
 hardware::Time update_time(const model::Config& model, const hardware::Profile& profile,
                            std::int64_t elements, model::UpdateUnit unit) {
-  const auto time_of = [&](const model::OptimizerRow& row) {
-    return hardware::operator_time(profile, row.name, {&elements, 1}, false,
-                                   row.flops * double(elements),
-                                   row.moved_bytes() * double(elements));
+  const bool matrices = unit == model::UpdateUnit::matrix;
+  const auto kind_of = [&](const model::OptimizerRow& row, model::Precision moments) {
+    return row.of_elements ? row.name : model::update_kind(row, moments);
   };
-  const model::OptimizerRow& row =
-      unit == model::UpdateUnit::matrix ? *model.optimizer : model.optimizer->elementwise();
-  if (knows(profile, row.name) || !knows(profile, model::adamw.name)) return time_of(row);
-  hardware::Time time = time_of(model::adamw);
-  time.seconds *= row.moved_bytes() / model::adamw.moved_bytes();
+  const auto time_of = [&](const model::OptimizerRow& row, model::Precision moments) {
+    return hardware::operator_time(profile, kind_of(row, moments), {&elements, 1}, false,
+                                   row.flops * double(elements),
+                                   row.moved_bytes(moments) * double(elements));
+  };
+  const model::OptimizerRow& row = matrices ? *model.optimizer : model.optimizer->elementwise();
+  if (knows(profile, kind_of(row, model.moments)) || !knows(profile, model::adamw.name))
+    return time_of(row, model.moments);
+  hardware::Time time = time_of(model::adamw, model::Precision::fp32);
+  time.seconds *= row.moved_bytes(model.moments) / model::adamw.moved_bytes();
   return time;
 }
 
@@ -270,7 +274,7 @@ std::vector<OperatorPrice> operator_prices(const plan::Plan& plan, const model::
         std::llround(plan::kept_state(plan::state_knobs(s), elements).optimizer);
     const hardware::Time update = update_time(model, profile, shard, model.optimizer->unit());
     prices.push_back({on + "update of a layer",
-                      model.optimizer->elementwise().name,
+                      model::update_kind(*model.optimizer, model.moments),
                       {shard},
                       update,
                       {0.0, update.source}});

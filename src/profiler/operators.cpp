@@ -59,8 +59,9 @@ class OperatorBench {
 };
 
 void OperatorBench::measure(const Item& item) {
-  const char* const kind = item.kind == OperatorKind::update ? model_.optimizer->elementwise().name
-                                                             : model::name(item.kind);
+  const std::string kind = item.kind == OperatorKind::update
+                               ? model::update_kind(*model_.optimizer, model_.moments)
+                               : model::name(item.kind);
   const std::string name = fmt::format("{} {}", kind, fmt::join(item.dims, " x "));
   std::vector<Passes> turns;
   const auto prepare = [&] {

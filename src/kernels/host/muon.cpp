@@ -7,15 +7,17 @@
 
 namespace brume::kernels {
 
-void momentum_direction(const Update& update, const double* squares, ConstVector grad, Vector m,
-                        Vector d) {
-  const Momentum rule = Momentum::make(update, grad, m, d);
+void momentum_direction(const Update& update, const double* squares,
+                        const UpdatedElements& elements, Moments moments, float* d) {
   const float scale = grad_scale(update.clip_norm, update.loss_scale, squares);
-  for_each_piece("momentum", std::int64_t(grad.size()), 4096,
-                 [=](std::int64_t begin, std::int64_t end) {
+  const auto run = [&](const auto& rule) {
+    for_each_piece("momentum", elements.count, 4096, [=](std::int64_t begin, std::int64_t end) {
 #pragma omp simd
-                   for (std::int64_t i = begin; i < end; ++i) rule(i, scale);
-                 });
+      for (std::int64_t i = begin; i < end; ++i) rule(i, scale);
+    });
+  };
+  moments == Moments::bf16 ? run(Momentum<bfloat16>::make(update, elements, d))
+                           : run(Momentum<float>::make(update, elements, d));
 }
 
 template <class Storage>

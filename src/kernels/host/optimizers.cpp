@@ -2,6 +2,8 @@
 
 namespace brume::kernels {
 
-UpdateKernel update_kernel(std::string_view optimizer) { return host_update_kernel(optimizer); }
+UpdateKernel update_kernel(std::string_view optimizer, Moments moments) {
+  return host_update_kernel(optimizer, moments);
+}
 
 }  // namespace brume::kernels

@@ -38,17 +38,20 @@ void update_by(const Update& update, const double* squares, const UpdatedElement
 
 }  // namespace
 
-void momentum_direction(const Update& update, const double* squares, ConstVector grad, Vector m,
-                        Vector d) {
-  const Momentum rule = Momentum::make(update, grad, m, d);
+void momentum_direction(const Update& update, const double* squares,
+                        const UpdatedElements& elements, Moments moments, float* d) {
   const float* const scale = grad_scale_of(update, squares);
-  for_each(
-      "momentum", std::int64_t(grad.size()), KOKKOS_LAMBDA(std::int64_t i) { rule(i, *scale); });
+  const auto run = [&](const auto& rule) {
+    for_each(
+        "momentum", elements.count, KOKKOS_LAMBDA(std::int64_t i) { rule(i, *scale); });
+  };
+  moments == Moments::bf16 ? run(Momentum<bfloat16>::make(update, elements, d))
+                           : run(Momentum<float>::make(update, elements, d));
 }
 
-UpdateKernel update_kernel(std::string_view optimizer) {
+UpdateKernel update_kernel(std::string_view optimizer, Moments moments) {
   return AllUpdateRules::find(
-      optimizer, []<class Rule>(std::type_identity<Rule>) { return &update_by<Rule>; });
+      optimizer, moments, []<class Rule>(std::type_identity<Rule>) { return &update_by<Rule>; });
 }
 
 }  // namespace brume::kernels
