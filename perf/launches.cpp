@@ -416,7 +416,7 @@ void cross_entropy_combine(MatrixOf<Storage> logits, ConstTokens targets, Vocabu
   if (misses) note("cross_entropy_combine (sum)", 0.0);
 }
 
-UpdateKernel update_kernel(std::string_view) {
+UpdateKernel update_kernel(std::string_view, Moments) {
   return [](const Update&, const double*, const UpdatedElements& elements) {
     const double rounded_bytes = elements.rounded.index() > 0 ? sizeof(bfloat16) : 0.0;
     note("clip", 0.0);

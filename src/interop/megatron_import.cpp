@@ -171,7 +171,10 @@ class DeckText {
 
   void add_training() {
     const std::string optimizer = given_.text("optimizer").value_or("adam");
-    if (optimizer != "adam") given_.refuse("--optimizer {}: it is AdamW here", optimizer);
+    if (optimizer != "adam")
+      given_.refuse(
+          "--optimizer {:.80}: only adam is read. Leave it out, and set training.optimizer.name",
+          optimizer);
     const int batch = given_.needed<int>("global-batch-size");
     const auto iterations = [&](double samples) {
       return int(std::ceil(std::min(samples / batch, 1e9)));

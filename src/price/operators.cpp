@@ -274,7 +274,9 @@ std::vector<OperatorPrice> operator_prices(const plan::Plan& plan, const model::
         std::llround(plan::kept_state(plan::state_knobs(s), elements).optimizer);
     const hardware::Time update = update_time(model, profile, shard, model.optimizer->unit());
     prices.push_back({on + "update of a layer",
-                      model::update_kind(*model.optimizer, model.moments),
+                      model.optimizer->of_elements
+                          ? model.optimizer->name
+                          : model::update_kind(*model.optimizer, model.moments),
                       {shard},
                       update,
                       {0.0, update.source}});
