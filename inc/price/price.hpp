@@ -59,14 +59,13 @@ double segment_s(const model::Config& model, const hardware::Profile& profile,
 double optimizer_s(const model::Config& model, const hardware::Profile& profile, double elements,
                    model::UpdateUnit unit = model::UpdateUnit::element);
 
-/// Seconds of the step of a block's whole matrices along their directions, of the ranks that hold
-/// its shards: each makes orthogonal the matrices of which it has a part.
+/// Seconds of the step of a block's whole matrices along their directions. Each rank makes
+/// orthogonal the matrices of which its shard has a part; all wait for the one with most of them.
 ///
 ///   5 (product of [m, n] and [n, m], of [m, m] and [m, m], of [m, m] and [m, n]) and passes over
 ///   memory
-std::vector<double> matrix_steps_s(const model::Config& model, const hardware::Profile& profile,
-                                   const model::Block& block, const model::Split& split,
-                                   int shards);
+double matrix_step_s(const model::Config& model, const hardware::Profile& profile,
+                     const model::Block& block, const model::Split& split, int shards);
 
 /// Whether the node's processor works beside the device: not where ranks compute on it themselves,
 /// nor where a profile does not know.

@@ -45,7 +45,8 @@ tiny_job --set output.directory=from_adamw --set training.steps=16
 for name in further from_adamw; do [ "$(losses $name | wc -l)" -eq 16 ] || fail "$name did not go on"; done
 code=0
 deck=$adamw tiny_job --set output.directory=searched --set training.steps=16 > log 2>&1 || code=$?
-[ "$code" -ne 0 ] && grep -q 'brume: .*holds m of' log || { cat log; fail "AdamW went on without its second moment"; }
+[ "$code" -eq 2 ] && grep -q 'brume: .*has moments of training.optimizer.name = "muon"' log ||
+  { cat log; fail "AdamW went on without its second moment"; }
 
 memory() { "$BRUME" analyze muon.toml --set "$profile" --plan one.toml "$@" --json | sed -n 's/^ *"node_host_bytes": \([0-9]*\),*/\1/p'; }
 echo "host memory $(memory $bf16) of $(memory)"

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "reference/arrays.hpp"
 #include "reference/formats.hpp"
 
 namespace brume::kernels {

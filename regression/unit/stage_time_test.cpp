@@ -12,6 +12,7 @@
 #include "refusal.hpp"
 #include "schedule/compile.hpp"
 #include "schedule/simulate.hpp"
+#include "schedule/steady.hpp"
 
 namespace brume::analyzer {
 namespace {
@@ -520,6 +521,22 @@ TEST(StageTime, StepsOfWholeMatricesAreCloseToTheSimulation) {
   }
   EXPECT_LE(most, 0.09);
   EXPECT_LE(mean, 0.015);
+}
+
+// Ranks whose shards have matrices of other sizes all wait for the slowest, so the first rank of a
+// large stage stands for them.
+TEST(StageTime, StepsOfWholeMatricesTakeAsLongOnAllRanks) {
+  model::Config model = samples::small_model(2);
+  model.optimizer = &model::muon;
+  plan::Plan plan{.global_batch = 128, .microbatches = 1, .stages = {}};
+  plan.stages.push_back(
+      {.layers = 2, .nodes = 16, .devices_per_node = 8, .dp = 128, .zero_level = 3});
+  const hardware::Profile profile = samples::round_profile();
+  const double all_s =
+      schedule::simulate(schedule::compile_all(plan, model), plan, model, profile).iteration_s;
+  EXPECT_NEAR(schedule::steady_time(plan, model, profile), all_s, 1e-6 * all_s);
+  model.optimizer = &model::adamw;
+  EXPECT_LT(schedule::steady_time(plan, model, profile), 0.9 * all_s);
 }
 
 // Where the disk takes most of the time the formula errs on the slow side: transfers hide behind

@@ -167,8 +167,8 @@ Expr Costs::matrix_step(const model::Block& block) const {
   auto function =
       remembering("matrix_step", [model = model_, profile = profile_, block](Arguments x) {
         const model::Split split{.tp = whole(x[1]), .ep = whole(x[2])};
-        return price::task_s(*profile, std::ranges::max(price::matrix_steps_s(
-                                           *model, *profile, block, split, whole(x[0]))));
+        return price::task_s(*profile,
+                             price::matrix_step_s(*model, *profile, block, split, whole(x[0])));
       });
   const Expr shards = select(v_.sharded().optimizer, v_.data_ranks() / v_.R, 1.0);
   return Expr::call(std::move(function), {shards, v_.tp, v_.ep});

@@ -112,6 +112,17 @@ std::vector<Change> changes(const std::string& before_text, const std::string& n
   return found;
 }
 
+/// Refuses moments of another optimizer. Muon's momenta are moments as AdamW's first ones are.
+void check_optimizer(const io::CheckpointInfo& checkpoint, const std::vector<Change>& changes) {
+  const std::string directory = checkpoint.directory.string();
+  for (const auto& [key, before, now] : changes)
+    require(key != "training.optimizer.name" || (before == "\"adamw\"" && now == "\"muon\""),
+            Failure::input,
+            "checkpoint {} has moments of {} = {}, with which {} cannot resume: set {} again, or "
+            "set another output.directory and model.weights = \"{}\" to begin with these weights",
+            directory, key, before, now, before, directory);
+}
+
 /// Refuses an optimizer that would have no step to do.
 void check_steps_left(const io::CheckpointInfo& checkpoint, std::int64_t last_step,
                       const std::vector<Change>& changes) {
@@ -197,6 +208,7 @@ std::optional<io::CheckpointInfo> find_resume(comm::Communicator& world, const R
   comm::together(world, [&] {
     check_model(*found, model);
     check_data(*found, data_text, options.new_data);
+    check_optimizer(*found, changed);
     check_steps_left(*found, last_step, changed);
   });
   if (log::leads()) {

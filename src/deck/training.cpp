@@ -194,6 +194,15 @@ void check_training(const TrainingKeys& training, const Checker& check) {
   check(optimizer.beta1 < 1.0, "training.optimizer.beta1", "must be below 1");
   check(optimizer.beta2 < 1.0, "training.optimizer.beta2", "must be below 1");
   check(optimizer.momentum < 1.0, "training.optimizer.momentum", "must be below 1");
+  const OptimizerKeys usual;
+  const auto is_muons = [&](bool changed, const char* key) {
+    check(!changed || optimizer.name == "muon", key,
+          fmt::format("belongs to name = \"muon\", found \"{}\"{}", optimizer.name,
+                      optimizer.name == "sgd" ? ", whose momentum is beta1" : ""));
+  };
+  is_muons(optimizer.momentum != usual.momentum, "training.optimizer.momentum");
+  is_muons(optimizer.nesterov != usual.nesterov, "training.optimizer.nesterov");
+  is_muons(optimizer.matrix_scale != usual.matrix_scale, "training.optimizer.matrix_scale");
 }
 
 }  // namespace brume::deck

@@ -211,12 +211,11 @@ double orthogonalize_s(const model::Config& model, const hardware::Profile& prof
 
 }  // namespace
 
-std::vector<double> matrix_steps_s(const model::Config& model, const hardware::Profile& profile,
-                                   const model::Block& block, const model::Split& split,
-                                   int shards) {
+double matrix_step_s(const model::Config& model, const hardware::Profile& profile,
+                     const model::Block& block, const model::Split& split, int shards) {
   const model::Layout layout = model::layout(block, split.tp, 0, shards, split.ep);
   const std::int64_t shard = layout.trained_elements / shards;
-  std::vector<double> all_s(std::size_t(shards), 0.0);
+  std::vector<double> all_s(std::size_t(shards), 0.0);  // by shard
   for (const model::Piece& piece : layout.pieces) {
     const model::Parameter& one = block.parameters[std::size_t(piece.parameter)];
     if (one.frozen || one.unit == model::UpdateUnit::element || piece.elements == 0) continue;
@@ -235,7 +234,7 @@ std::vector<double> matrix_steps_s(const model::Config& model, const hardware::P
                                                       double(std::min(end, (rank + 1) * shard) -
                                                              std::max(piece.first, rank * shard)));
   }
-  return all_s;
+  return std::ranges::max(all_s);
 }
 
 bool host_is_apart(const hardware::Profile& profile) { return profile.host_updates_per_s > 0.0; }

@@ -42,16 +42,12 @@ TaskTimes::Key TaskTimes::key(const Task& task, int rank) {
           .run = task.run,
           .amount = amount_of(task),
           .block = 0,
-          .shard = 0,
           .ranks = {},
           .ends = {}};
-  const bool matrices = task.operation == Operation::matrix_step;
-  if (matrices || task.operation == Operation::optimizer_step) {
+  if (task.operation == Operation::optimizer_step || task.operation == Operation::matrix_step) {
     const bool layer = blocks_[std::size_t(task.block)].kind == model::BlockKind::layer;
     key.block = layer && layers_alike_ ? 1 : task.block;
   }
-  if (matrices && plan::sharded(stage).optimizer)
-    key.shard = plan::place(plan_, rank).at[model::Axis::shard];
   if (!task.group.empty()) {
     key.ranks = task.group.contains(model::Axis::stage)
                     ? price::world_ranks(machine_.profile(stage.group), plan_.devices())
@@ -110,11 +106,9 @@ double TaskTimes::work_s(const Key& key) const {
       return price::optimizer_s(model_, profile, bytes / model::weight_bytes(model_.precision),
                                 layer ? model_.optimizer->unit() : model::UpdateUnit::element);
     }
-    case Operation::matrix_step: {
-      const int shards = plan::sharded(stage).optimizer ? stage.shard_ranks() : 1;
-      return price::matrix_steps_s(model_, profile, blocks_[std::size_t(key.block)], stage.split(),
-                                   shards)[std::size_t(key.shard)];
-    }
+    case Operation::matrix_step:
+      return price::matrix_step_s(model_, profile, blocks_[std::size_t(key.block)], stage.split(),
+                                  plan::sharded(stage).optimizer ? stage.shard_ranks() : 1);
     case Operation::host_step:
       return price::host_update_s(model_, profile, bytes / model::weight_bytes(model_.precision));
   }

@@ -36,7 +36,6 @@ class TaskTimes {
     int run;
     std::int64_t amount;  ///< bytes; of a recompute, whether its output is made
     int block;            ///< of an update; layers are alike, if they are trained alike
-    int shard;            ///< of a step of whole matrices
     price::Ranks ranks;   ///< of a collective
     price::Ends ends;     ///< of a message
 

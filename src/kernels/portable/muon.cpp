@@ -4,6 +4,22 @@
 #include "kernels/update_rules.hpp"
 
 namespace brume::kernels {
+namespace {
+
+/// @param rounded  null, or where each new weight goes too
+template <class Rule, class Rounded>
+void step_elements(const Rule& rule, std::int64_t first, const UpdatedElements& elements,
+                   Rounded* rounded) {
+  float* const weight = elements.weight;
+  for_each(
+      "step_along", elements.count, KOKKOS_LAMBDA(std::int64_t i) {
+        const float w = rule(first + i, weight[i]);
+        weight[i] = w;
+        if (rounded != nullptr) rounded[i] = w;
+      });
+}
+
+}  // namespace
 
 template <class Storage>
 void normalize(ConstMatrix d, const MatrixPart& part, const double* squares, bool transposed,
@@ -39,17 +55,8 @@ void step_along(float kept, float length, ConstMatrixOf<Storage> x, bool transpo
                                 .columns = columns,
                                 .kept = kept,
                                 .length = length};
-  float* const weight = elements.weight;
-  std::visit(
-      [&](auto* rounded) {
-        for_each(
-            "step_along", elements.count, KOKKOS_LAMBDA(std::int64_t i) {
-              const float w = rule(first + i, weight[i]);
-              weight[i] = w;
-              if (rounded != nullptr) rounded[i] = w;
-            });
-      },
-      elements.rounded);
+  std::visit([&](auto* rounded) { step_elements(rule, first, elements, rounded); },
+             elements.rounded);
 }
 
 }  // namespace brume::kernels

@@ -36,17 +36,21 @@ void update_by(const Update& update, const double* squares, const UpdatedElement
              elements.rounded);
 }
 
+template <class Rule>
+void make_direction(const Rule& rule, std::int64_t count, const float* scale) {
+  for_each(
+      "momentum", count, KOKKOS_LAMBDA(std::int64_t i) { rule(i, *scale); });
+}
+
 }  // namespace
 
 void momentum_direction(const Update& update, const double* squares,
                         const UpdatedElements& elements, Moments moments, float* d) {
   const float* const scale = grad_scale_of(update, squares);
-  const auto run = [&](const auto& rule) {
-    for_each(
-        "momentum", elements.count, KOKKOS_LAMBDA(std::int64_t i) { rule(i, *scale); });
-  };
-  moments == Moments::bf16 ? run(Momentum<bfloat16>::make(update, elements, d))
-                           : run(Momentum<float>::make(update, elements, d));
+  if (moments == Moments::bf16)
+    make_direction(Momentum<bfloat16>::make(update, elements, d), elements.count, scale);
+  else
+    make_direction(Momentum<float>::make(update, elements, d), elements.count, scale);
 }
 
 UpdateKernel update_kernel(std::string_view optimizer, Moments moments) {
