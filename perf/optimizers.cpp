@@ -93,5 +93,5 @@ int main(int argc, char** argv) {
   comm::Session session;
   const auto world = session.world();
   device::use_device(session.node_rank(), world->size());
-  run(session, *world, argc > 1 ? std::atoi(argv[1]) : 16, argc > 2 ? std::atoi(argv[2]) : 5);
+  run(session, *world, argc > 1 ? std::atoi(argv[1]) : 4, argc > 2 ? std::atoi(argv[2]) : 3);
 }
