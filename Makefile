@@ -106,6 +106,7 @@ perf: all
 	for ranks in 1 2; do mpirun -n $$ranks --bind-to none $(BUILD)/perf/perf_prediction; done
 	for ranks in 2 4; do mpirun -n $$ranks --oversubscribe --bind-to none $(BUILD)/perf/perf_schedules; done
 	for ranks in 1 2; do mpirun -n $$ranks --bind-to none $(BUILD)/perf/perf_contexts; done
+	mpirun -n 2 --bind-to none $(BUILD)/perf/perf_optimizers
 	for ranks in 1 2; do mpirun -n $$ranks --bind-to none $(BUILD)/perf/perf_checkpoint; done
 	mpirun -n 2 --bind-to none $(BUILD)/perf/perf_alternatives
 	$(BUILD)/perf/perf_scale perf/decks/llama-70b.toml 1 8 128

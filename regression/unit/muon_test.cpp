@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <memory>
 #include <random>
 #include <string>
 #include <utility>
@@ -100,8 +101,8 @@ std::vector<float> stepped(const std::vector<float>& d, int rows, int columns, C
     const int first = (columns + 1) / 2;
     parts = {{{}, rows, first}, {{0, first}, rows, columns - first}};
   }
-  double squares = 0.0;
-  for (const float value : d) squares += double(value) * value;
+  const auto squares = std::make_unique<double>(0.0);  // a device reads it
+  for (const float value : d) *squares += double(value) * value;
   for (Held& part : parts) {
     for (int i = 0; i < part.rows; ++i)
       for (int j = 0; j < part.columns; ++j)
@@ -109,7 +110,7 @@ std::vector<float> stepped(const std::vector<float>& d, int rows, int columns, C
             d[std::size_t((part.place.first_row + i) * columns + part.place.first_column + j)]);
     normalize<Storage>(
         ConstMatrix(part.values.data(), std::size_t(part.rows), std::size_t(part.columns)),
-        part.place, &squares, turned, of_x);
+        part.place, squares.get(), turned, of_x);
   }
   const MatrixOf<Storage> found = orthogonalize<Storage>(
       of_x, MatrixOf<Storage>(spare.data(), m, n), MatrixOf<Storage>(gram.data(), m, m),
@@ -174,14 +175,14 @@ TYPED_TEST(Muon, WeightsDecayAndAreRounded) {
 
 TEST(Momentum, MakesTheDirectionOfAStep) {
   const std::vector<float> grad = draw(5000, 1), old = draw(5000, 2);
-  const double squares = 64.0;
+  const auto squares = std::make_unique<double>(64.0);
   for (const bool nesterov : {true, false}) {
     std::vector<float> m = old, d = grad;  // in the gradient's place
     Update update{};
     update.clip_norm = update.loss_scale = 2.0;
     update.momentum = 0.9;
     update.nesterov = nesterov;
-    momentum_direction(update, &squares,
+    momentum_direction(update, squares.get(),
                        {.count = std::ssize(d), .grad = d.data(), .state = {m.data()}},
                        Moments::fp32, d.data());
     for (std::size_t i = 0; i < grad.size(); ++i) {
