@@ -1,5 +1,4 @@
-/// @file Muon: steps of whole matrices along their momentum, of which all singular values are near
-/// 1.
+/// @file Muon: steps of whole matrices along momenta whose singular values are brought near 1.
 ///
 /// @source  Jordan et al. 2024; Liu et al. 2025 (scales and weight decay)
 #pragma once
@@ -37,25 +36,27 @@ void normalize(ConstMatrix d, const MatrixPart& part, const double* squares, boo
 template <class Storage = float>
 void scale_add(float a, ConstMatrixOf<Storage> x, float b, MatrixOf<Storage> y);
 
-/// w = (1 - lr weight_decay) w - length x, of consecutive elements of a part of a matrix.
+/// w = kept w - length x, for consecutive elements of a part of a matrix.
 ///
-/// @param x           [m, n] the whole; its transpose if `transposed`
-/// @param columns     columns of the part
-/// @param first       first element, counted in the part
-/// @param elements    count, weight, rounded and nothing else
+/// @param kept      1 - lr weight_decay
+/// @param length    lr times the matrix's scale
+/// @param x         [m, n] the whole; the matrix's transpose if `transposed`
+/// @param columns   columns of the part
+/// @param first     number of the first element in the part
+/// @param elements  the elements' weights, which alone are read and written
 template <class Storage = float>
 void step_along(float kept, float length, ConstMatrixOf<Storage> x, bool transposed,
                 const MatrixPart& part, int columns, std::int64_t first,
                 const UpdatedElements& elements);
 
-/// Brings the singular values of x near 1, by so many times
+/// Brings the singular values of x near 1. An iteration is
 ///
 ///   A = x x^T,  x = a x + (b A + c A^2) x,  (a, b, c) = (3.4445, -4.7750, 2.0315)
 ///
 /// @param x      [m, n] of a norm of at most 1, m <= n; it is overwritten
 /// @param spare  [m, n]
-/// @param gram   [m, m], [m, m]
-/// @return  x or `spare`: which one has the result
+/// @param gram, gram_squared  [m, m] room for A and A^2
+/// @return  x or `spare`: the one that has the result
 template <class Storage = float>
 MatrixOf<Storage> orthogonalize(MatrixOf<Storage> x, MatrixOf<Storage> spare,
                                 MatrixOf<Storage> gram, MatrixOf<Storage> gram_squared,
