@@ -4,14 +4,7 @@
 set -eu
 . "$BRUME_REGRESSION_DIR/tiny_job.sh"
 . "$BRUME_REGRESSION_DIR/plans.sh"
-fail() { echo "$*"; exit 1; }
-losses() { h5dump -y -m %.17g -d /steps/loss "$1/run.h5" | sed -n '/DATA/,/}/p' | grep -oE '[0-9]+\.[0-9]+'; }
-same() { # <run> <run> <most>: losses within it, step by step
-  losses "$1" > a
-  losses "$2" > b
-  paste a b | awk -v most="$3" '{ d = ($1 - $2) / $1; if (d < 0) d = -d; if (d > most) { print "differs:", $0; bad = 1 } n++ }
-    END { exit bad || n < 12 }' || fail "$1 and $2 differ"
-}
+. "$BRUME_REGRESSION_DIR/losses.sh"
 sed '/^optimizer /d' "$deck" > muon.toml
 printf '\n[training.optimizer]\nname = "muon"\nlr = 1e-2\nwarmup_steps = 2\n' >> muon.toml
 adamw=$deck deck=muon.toml

@@ -110,6 +110,15 @@ void compare_state(const plan::Plan& plan, const model::Config& model, Compariso
   }
 }
 
+/// Gives a model sizes of which 1 MiB is little.
+void widen(std::mt19937& random, model::Config& model) {
+  model.hidden_size = 1024;
+  model.num_heads = 16;
+  model.ffn_size = 4096;
+  model.seq_len = samples::pick<int>(random, {128, 512, 2048});
+  model.vocab_size = samples::pick<int>(random, {8192, 32000});
+}
+
 // Directions of whole matrices, brought together where they are cut, and the work on them.
 TEST(StageMemory, ComesCloseWhereWholeMatricesAreUpdated) {
   std::mt19937 random(11);
@@ -122,11 +131,7 @@ TEST(StageMemory, ComesCloseWhereWholeMatricesAreUpdated) {
                                          : samples::small_model(num_layers, random() % 2 == 0);
     model.optimizer = &model::muon;
     if (trial % 5 == 0) model.precision = model::Precision::bf16;
-    model.hidden_size = 1024;
-    model.num_heads = 16;
-    model.ffn_size = 4096;
-    model.seq_len = samples::pick<int>(random, {128, 512, 2048});
-    model.vocab_size = samples::pick<int>(random, {8192, 32000});
+    widen(random, model);
     compare_state(plan, model, all);
   }
   EXPECT_GE(all.close, 98 * all.compared / 100) << all.close << " of " << all.compared;
@@ -142,11 +147,7 @@ TEST(StageMemory, ComesCloseForEveryKnob) {
     const plan::Plan plan =
         samples::with_moved_state(random, samples::random_plan(random, num_layers, 5));
     model::Config model = samples::small_model(num_layers, random() % 2 == 0);
-    model.hidden_size = 1024;
-    model.num_heads = 16;
-    model.ffn_size = 4096;
-    model.seq_len = samples::pick<int>(random, {128, 512, 2048});
-    model.vocab_size = samples::pick<int>(random, {8192, 32000});
+    widen(random, model);
     compare_state(plan, model, all);
   }
   EXPECT_GE(all.close, 98 * all.compared / 100) << all.close << " of " << all.compared;

@@ -22,7 +22,7 @@ struct KeptState : plan::KeptState<Expr> {
 /// @param host_update  whether the node's processor steps any; without it formulas stay shorter
 KeptState kept_state(const model::Block& block, bool host_update);
 
-/// What the step of a block's whole matrices takes.
+/// Device memory for the step of a block's whole matrices.
 struct MatrixStepBytes {
   Expr directions = 0.0;  ///< where they are not in the gradients' place
   Expr work = 0.0;        ///< directions of all tp ranks, and products

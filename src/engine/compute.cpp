@@ -200,6 +200,9 @@ void ComputeOf<Storage>::matrix_step(const Operands& o, const StepScalars& step)
     const schedule::Buffer& buffer = o.program.buffer(o.task.at(Role::directions, index));
     return o.data(Role::directions, index) + rank * buffer.elements - buffer.first_element;
   };
+  std::vector<State> states;
+  for (int j : {0, 1})
+    if (o.task.find(Role::moments, j)) states.push_back(state(o, j));
   for (const model::Piece& piece : pieces.layout.pieces) {
     const model::Parameter& parameter = pieces.parameter(piece);
     if (parameter.frozen || parameter.unit == model::UpdateUnit::element) continue;
@@ -236,9 +239,7 @@ void ComputeOf<Storage>::matrix_step(const Operands& o, const StepScalars& step)
           x, matrix_at(room.matrix_bytes, m, n), matrix_at(2 * room.matrix_bytes, m, m),
           matrix_at(2 * room.matrix_bytes + room.gram_bytes, m, m),
           model::orthogonalize_iterations);
-      for (int j : {0, 1}) {
-        if (!o.task.find(Role::moments, j)) continue;
-        const State state = this->state(o, j);
+      for (const State& state : states) {
         const std::int64_t from = std::max(first, state.first), to = std::min(end, state.end);
         if (from < to)
           kernels::step_along<Storage>(1.0f - lr * rule.weight_decay, length, orthogonal,

@@ -171,9 +171,7 @@ struct StepAlong {
 /// One list of all optimizers that update element by element.
 template <template <class> class... Rule>
 struct UpdateRules {
-  /// @return  kernel(std::type_identity<R<Moment>>()) of the rule R with this name; null if there
-  /// is
-  ///          none
+  /// @return  kernel(std::type_identity<R<Moment>>()) of the rule R with this name, or null
   template <class Kernel>
   static UpdateKernel find(std::string_view name, Moments moments, Kernel kernel) {
     return moments == Moments::bf16 ? find_with<bfloat16>(name, kernel)

@@ -94,14 +94,16 @@ hardware::Time operator_time(const model::Config& model, const hardware::Profile
   return time;
 }
 
+/// Kind of an update by this row in profiles; none has rows of steps of whole matrices.
+std::string kind_of(const model::OptimizerRow& row, model::Precision moments) {
+  return row.of_elements ? row.name : model::update_kind(row, moments);
+}
+
 /// The time of an update by the model's optimizer. A profile that knows AdamW alone gives its time
 /// in proportion to the bytes that are moved.
 hardware::Time update_time(const model::Config& model, const hardware::Profile& profile,
                            std::int64_t elements, model::UpdateUnit unit) {
   const bool matrices = unit == model::UpdateUnit::matrix;
-  const auto kind_of = [&](const model::OptimizerRow& row, model::Precision moments) {
-    return row.of_elements ? row.name : model::update_kind(row, moments);
-  };
   const auto time_of = [&](const model::OptimizerRow& row, model::Precision moments) {
     return hardware::operator_time(profile, kind_of(row, moments), {&elements, 1}, false,
                                    row.flops * double(elements),
@@ -273,9 +275,7 @@ std::vector<OperatorPrice> operator_prices(const plan::Plan& plan, const model::
         std::llround(plan::kept_state(plan::state_knobs(s), elements).optimizer);
     const hardware::Time update = update_time(model, profile, shard, model.optimizer->unit());
     prices.push_back({on + "update of a layer",
-                      model.optimizer->of_elements
-                          ? model.optimizer->name
-                          : model::update_kind(*model.optimizer, model.moments),
+                      kind_of(*model.optimizer, model.moments),
                       {shard},
                       update,
                       {0.0, update.source}});

@@ -50,12 +50,7 @@ template <class Storage>
 void step_along(float kept, float length, ConstMatrixOf<Storage> x, bool transposed,
                 const MatrixPart& part, int columns, std::int64_t first,
                 const UpdatedElements& elements) {
-  const StepAlong<Storage> rule{.x = x,
-                                .transposed = transposed,
-                                .part = part,
-                                .columns = columns,
-                                .kept = kept,
-                                .length = length};
+  const StepAlong<Storage> rule{x, transposed, part, columns, kept, length};
   float* const weight = elements.weight;
   std::visit(
       [&](auto* rounded) {

@@ -49,12 +49,7 @@ template <class Storage>
 void step_along(float kept, float length, ConstMatrixOf<Storage> x, bool transposed,
                 const MatrixPart& part, int columns, std::int64_t first,
                 const UpdatedElements& elements) {
-  const StepAlong<Storage> rule{.x = x,
-                                .transposed = transposed,
-                                .part = part,
-                                .columns = columns,
-                                .kept = kept,
-                                .length = length};
+  const StepAlong<Storage> rule{x, transposed, part, columns, kept, length};
   std::visit([&](auto* rounded) { step_elements(rule, first, elements, rounded); },
              elements.rounded);
 }

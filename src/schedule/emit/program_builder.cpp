@@ -100,7 +100,7 @@ void ProgramBuilder::keep_until_now(BufferId buffer) {
   b.last_task = now;
 }
 
-/// Of weights and gradients.
+/// Bytes of an element of weights or gradients.
 std::int64_t ProgramBuilder::element_bytes(Content content) const {
   require(content != Content::optimizer, Failure::bug, "elements differ in optimizer state");
   return content == Content::grads ? model::grad_bytes
