@@ -24,9 +24,11 @@ struct TokenFileIdentity {
   bool operator==(const TokenFileIdentity&) const = default;
 };
 
-/// Tokens [first, end) of a file, of which those before `answer` are given, not to be learned.
+/// Tokens [first, end) of a file, of which those before `answer` are given, not to be learned. A
+/// conversation has one part for each answer, and all parts but the first continue it.
 struct Document {
   std::int64_t first = 0, answer = 0, end = 0;
+  bool continues = false;  ///< it is a part of the same document as the one before
   bool operator==(const Document&) const = default;
 };
 
@@ -34,6 +36,7 @@ struct Document {
 struct DocumentEnds {
   std::vector<std::int64_t> ends;     ///< the last one is the number of tokens
   std::vector<std::int64_t> answers;  ///< one per document, within it; or none: all is learned
+  std::vector<bool> continued = {};   ///< per document; none: no document continues another
 };
 
 /// Tokens by which documents are told apart in a file that does not say where they end; -1: none.

@@ -26,7 +26,8 @@ class TokenFileWriter {
   void add(std::span<const std::int32_t> tokens);
 
   /// Says where the next document ends: before token `end`; and from which on it is to be learned.
-  void add_document(std::int64_t end, std::int64_t answer);
+  /// @param continues  whether it is a part of the document before
+  void add_document(std::int64_t end, std::int64_t answer, bool continues = false);
 
   std::int64_t size() const;  ///< number of tokens added
 

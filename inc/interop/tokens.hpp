@@ -8,6 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "chat/conversation.hpp"
+#include "tokenizer/tokenizer.hpp"
+
 namespace brume::interop {
 
 struct PackOptions {
@@ -18,24 +21,38 @@ struct PackOptions {
   std::string end = {};                   ///< the token after each document; empty: none
   std::optional<std::string> field = {};  ///< field of each JSON line, "text" unless given; a given
                                           ///< one must be in some file
-  int threads = 0;                        ///< 0: as many as there are cores
+  std::filesystem::path chat_template = {};   ///< file; empty: the tokenizer's own
+  int threads = 0;                            ///< 0: as many as there are cores
   std::function<void(double)> progress = {};  ///< told the share of all bytes that is packed
+};
+
+/// Tokens [begin, end) of a document, of which only those from `answer` on are to be learned.
+struct Turn {
+  std::int64_t begin = 0, answer = 0, end = 0;
 };
 
 /// A document's tokens, of which the first `given` ones are not to be learned.
 struct TokenDocument {
   std::vector<std::int32_t> tokens = {};
   std::int64_t given = 0;
+  std::vector<Turn> turns = {};   ///< all turns of a conversation, in order; else none
   std::int64_t bytes = 0;         ///< bytes of its text
   std::int64_t answer_bytes = 0;  ///< ... behind what is given
   bool begins = true;             ///< it does not go on with the document before it
-  bool pair = false;              ///< a prompt and its completion
+  bool whole = false;             ///< a conversation, or a prompt and its completion: never cut
   bool replaced = false;          ///< bytes of its text that are no UTF-8 became U+FFFD
+
+  /// The turns of a conversation, or the one of another document.
+  std::vector<Turn> all_turns() const;
+  /// Number of tokens to be learned.
+  std::int64_t learned() const;
 };
 
 struct PackedText {
   std::int64_t documents = 0;
+  std::int64_t unanswered = 0;  ///< conversations and prompts without an answer, left out
   std::int64_t bytes = 0;
+  std::int64_t learned_tokens = 0;
   std::int64_t train_tokens = 0;
   std::int64_t valid_tokens = 0;
   std::filesystem::path train;
@@ -47,13 +64,28 @@ struct PackedText {
   std::vector<std::filesystem::path> replaced = {};  ///< files of which bytes became U+FFFD
 };
 
+/// The writer of conversations for a tokenizer. Special tokens have the texts that are given, or
+/// that tokenizer_config.json gives them; a text ends otherwise by eos_token_id of the model's
+/// files.
+///
+/// @param path        of the tokenizer; empty, and `tokenizer` null: tokens are bytes
+/// @param file        the chat template; empty: the tokenizer's own
+/// @param begin, end  bos_token and eos_token; empty: not given
+/// @throws Error(input)
+chat::Writer conversation_writer(const std::filesystem::path& path,
+                                 const tokenizer::Tokenizer* tokenizer,
+                                 const std::filesystem::path& file, const std::string& begin,
+                                 const std::string& end);
+
 /// Packs files, on all cores: the tokens of each document in the given order, cut into blocks; an
 /// evenly spaced share of the blocks is held out, so both parts see every kind of text. A file is a
 /// document. Where it is named .jsonl or .ndjson, or its first line is an object of JSON with the
-/// field, each line is a document; one that has a "prompt" and a "completion" instead stays whole,
-/// and the tokens of its prompt are not to be learned. What gzip, zstd, bzip2 or xz compressed is
-/// decompressed. Both files say where documents end; one of which a part is held out ends there
-/// too. Each document is tokenized as a whole; memory holds a few pieces of a few MiB a core.
+/// field, each line is a document. One that has a "prompt" and a "completion" instead stays whole,
+/// and the tokens of its prompt are not to be learned. One with "messages" becomes the text that
+/// the chat template makes of them, and only answers are to be learned. What gzip, zstd, bzip2 or
+/// xz compressed is decompressed. Both files say where documents end; one of which a part is held
+/// out ends there too. Each document is tokenized as a whole; memory holds a few pieces of a few
+/// MiB a core.
 ///
 /// @param files        read whole, in order; directories are walked in name order, without hidden
 ///                     files and those with a zero byte near their beginning, which are no text

@@ -48,6 +48,15 @@ class Tokenizer {
   std::int64_t encode(std::string_view prompt, std::string_view text,
                       std::vector<std::int32_t>& tokens);
 
+  /// Appends the tokens of a text, and finds its borders among them.
+  /// @param borders  first bytes of a text in valid UTF-8, each at the begin of a character
+  /// @return for each border how many of the text's tokens stand for what is before it alone
+  std::vector<std::int64_t> encode(std::string_view text, std::span<const std::size_t> borders,
+                                   std::vector<std::int32_t>& tokens);
+
+  /// Whether a token has a task, such as to end a text.
+  bool is_special(std::int32_t token) const;
+
   /// The bytes of the tokens, one after the other. @throws Error(input) for a token that is none
   std::string decode(std::span<const std::int32_t> tokens) const;
 

@@ -83,7 +83,7 @@ refused() { # sentence, arguments
   [ "$code" -eq 2 ] && grep -q -- "$says" out.log || complain "exit code $code, expected 2 and: $says"
 }
 echo '{"messages": [{"role": "user", "content": "hi"}]}' > chat.jsonl
-refused 'chat.jsonl:1: has .messages.: chat templates are not supported' run --prompts chat.jsonl
+refused 'has no chat template' run --prompts chat.jsonl
 echo '{"text": "hi"}' > text.jsonl
 refused "text.jsonl:1: needs a 'prompt'" run --prompts text.jsonl
 refused 'broken.jsonl:1:1:15: is not JSON' run --prompts broken.jsonl

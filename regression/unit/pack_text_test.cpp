@@ -20,6 +20,7 @@
 #include "data/token_file.hpp"
 #include "interop/tokens.hpp"
 #include "own_folder.hpp"
+#include "refusal.hpp"
 #include "tokenizer/tokenizer.hpp"
 
 namespace brume::interop {
@@ -117,6 +118,60 @@ TEST_F(PackText, APromptAndItsCompletionAreOneText) {
   const auto document = documents_of(packed.train).front();
   EXPECT_EQ(tokenizer.decode(std::span(tokens).subspan(std::size_t(document.answer))),
             "gs <|end|>");
+}
+
+// Conversations stay whole; what a turn ends with is learned, but not the line that follows it.
+TEST_F(PackText, AnswersOfConversationsAreLearned) {
+  const fs::path chat = put(
+      "chat.jinja",
+      "{% for m in messages %}{{ m.role }}: {{ m.content }}{{ '<|end|>' if m.role == 'assistant' }}"
+      "{{ '\n' }}{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}");
+  std::string lines;
+  const auto add = [&](std::initializer_list<std::pair<const char*, std::string>> messages) {
+    std::string all;
+    for (const auto& [role, content] : messages)
+      all += fmt::format("{}{{\"role\": \"{}\", \"content\": \"{}\"}}", all.empty() ? "" : ", ",
+                         role, content);
+    lines += fmt::format("{{\"messages\": [{}]}}\n", all);
+  };
+  add({{"user", "the dog"}, {"assistant", "jumps"}, {"user", "who"}, {"assistant", "the fox"}});
+  add({{"user", "nobody"}});
+  add({{"system", "be"}, {"user", "a"}, {"assistant", "b"}, {"user", "c"}});
+  const fs::path file = put("a.jsonl", lines);
+  for (const char* name : {"qwen.json", "gpt2.json", "llama2.json"}) {
+    const fs::path path = fs::path(BRUME_REGRESSION_DIR) / "data/tokenizers" / name;
+    const PackedText packed = pack_text(
+        {file}, directory_ / "out",
+        {.valid_ratio = 0.0, .block_tokens = 2, .tokenizer = path, .chat_template = chat});
+    EXPECT_EQ(packed.documents, 2);
+    EXPECT_EQ(packed.unanswered, 1);
+    const data::TokenFile tokens(packed.train);
+    const tokenizer::Tokenizer tokenizer(path);
+    std::string found;
+    std::int64_t learned = 0;
+    for (const data::Document& part : documents_of(packed.train)) {
+      std::vector<std::int32_t> all(std::size_t(part.end - part.first));
+      tokens.read(part.first, all);
+      const auto given = std::size_t(part.answer - part.first);
+      const auto text = [&](std::span<const std::int32_t> some) {
+        std::string bytes = tokenizer.decode(some);
+        return bytes;
+      };
+      found += part.continues ? "+" : "*";
+      found += text(std::span(all).first(given)) + "[" + text(std::span(all).subspan(given)) + "]";
+      learned += part.end - part.answer;
+    }
+    EXPECT_EQ(packed.learned_tokens, learned);
+    std::erase(found, ' ');  // those before words belong to either side
+    EXPECT_EQ(found,
+              "*user:thedog\nassistant:[jumps<|end|>]+\nuser:who\nassistant:[thefox<|end|>]+\n[]"
+              "*system:be\nuser:a\nassistant:[b<|end|>]+\nuser:c\n[]")
+        << name;
+  }
+  EXPECT_NE(test::refusal([&] {
+              pack_text({file}, directory_ / "out");
+            }).find("a.jsonl, line 1: has 'messages'. bytes without a tokenizer: has no chat"),
+            std::string::npos);
 }
 
 // Lines of many parts of a file, some longer than a part, packed on all cores: all come once, in
@@ -460,10 +515,12 @@ TEST_F(PackText, LinesOfJsonAreDocuments) {
     return std::string();
   };
   EXPECT_EQ(refused("{\"text\": \"a\"}\n{\"text\": 1}\n", "text"),
-            ", line 2: has no text in the field 'text', nor a prompt with its completion: name "
+            ", line 2: has no text in the field 'text', no messages, and no prompt with its "
+            "completion: name "
             "another field with --field");
   EXPECT_EQ(refused("{\"text\": \"a\"}", "body"),
-            ", line 1: has no text in the field 'body', nor a prompt with its completion: name "
+            ", line 1: has no text in the field 'body', no messages, and no prompt with its "
+            "completion: name "
             "another field with --field");
   EXPECT_TRUE(refused("{\"text\": \"a\"}\nno", "text").starts_with(", line 2:1:"));
 }

@@ -174,6 +174,23 @@ TEST(Sampler, DocumentsAreJoinedOrIsolated) {
   EXPECT_THROW(Sampler(counting(9), Order::shuffled, 1, 4, true), Error);
 }
 
+// A document of [0, 9), whose tokens [2, 4) and [6, 7) are learned, and one of [9, 14) of which all
+// are.
+TEST(Sampler, PartsOfADocumentAreNotIsolated) {
+  using Row = std::vector<std::int32_t>;
+  const DocumentEnds ends{{4, 7, 9, 14}, {2, 6, 9, 9}, {false, true, true, false}};
+  const Sampler isolated(with_documents(14, ends), Order::sequential, 1, 6, true);
+  EXPECT_EQ(Sample(isolated, 0, 6).targets, (Row{-1, 2, 3, -1, -1, 6}));
+  EXPECT_EQ(Sample(isolated, 0, 6).begins, (Row{0, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(Sample(isolated, 1, 6).targets, (Row{-1, -1, -1, 10, 11, 12}));
+  EXPECT_EQ(Sample(isolated, 1, 6).begins, (Row{0, 0, 0, 3, 3, 3}));
+  EXPECT_EQ(isolated.num_targets(0, 2), 6);
+  // 21 pairs, and 6 + 6 of 21.
+  EXPECT_NEAR(isolated.document_share(), 33.0 / 42.0, 1e-12);
+  const Sampler joined(with_documents(14, ends), Order::sequential, 1, 6);
+  EXPECT_EQ(Sample(joined, 1, 6).targets, (Row{-1, -1, 9, 10, 11, 12}));
+}
+
 // Windows of tokens that no file has share none of them.
 TEST(Sampler, WindowsOfTokensInMemoryAreApart) {
   using Row = std::vector<std::int32_t>;

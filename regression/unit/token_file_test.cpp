@@ -175,7 +175,8 @@ std::vector<Document> documents_of(const DocumentEnds& ends) {
   std::vector<Document> documents;
   for (std::size_t i = 0; i < ends.ends.size(); ++i) {
     const std::int64_t first = i == 0 ? 0 : ends.ends[i - 1];
-    documents.push_back({first, ends.answers.empty() ? first : ends.answers[i], ends.ends[i]});
+    documents.push_back({first, ends.answers.empty() ? first : ends.answers[i], ends.ends[i],
+                         !ends.continued.empty() && ends.continued[i]});
   }
   return documents;
 }
@@ -184,10 +185,11 @@ std::vector<Document> documents_of(const DocumentEnds& ends) {
 // both widths.
 TEST_F(TokenFiles, DocumentsReadBack) {
   for (const int vocab_size : {1000, 100'000})
-    for (const bool answers : {false, true}) {
+    for (const auto& [answers, parts] : {std::pair(false, false), {true, false}, {true, true}}) {
       DocumentEnds ends;
       for (std::int64_t i = 0, end = 0; i < 300; ++i) {
         if (answers) ends.answers.push_back(end + i % 3);
+        if (parts) ends.continued.push_back(i % 5 > 1);
         ends.ends.push_back(end += i % 7 == 5 ? i % 3 : 2 + i % 4);
       }
       const auto tokens = counting(std::size_t(ends.ends.back()));
@@ -252,26 +254,32 @@ TEST_F(TokenFiles, WrongDocumentsAreRefused) {
   EXPECT_NE(refusal({{4, 9}, {5, 4}}).find("learned from 5 on"), std::string::npos);
   EXPECT_NE(refusal({{4, 9}, {0, 10}}).find("learned from 10 on"), std::string::npos);
   EXPECT_THROW(write_token_file(path_, counting(9), 16, {{4, 9}, {0}}), Error);
-
-  write_token_file(path_, counting(9), 16, {{4, 9}, {1, 9}});
-  const std::string whole = bytes();
-  EXPECT_EQ(whole.size(), 64u + 32 + 4 * 8);
-  for (std::size_t bit = 0; bit < 8 * whole.size(); ++bit) {
-    std::string damaged = whole;
-    damaged[bit / 8] = char(damaged[bit / 8] ^ (1 << (bit % 8)));
-    put(damaged);
-    EXPECT_THROW(TokenFile{path_}, Error) << "bit " << bit;
-  }
-  for (std::size_t size = 0; size < whole.size(); ++size) {
-    put(whole.substr(0, size));
-    refused();
-  }
-  // 2^61 documents of 8 bytes wrap around to none.
-  std::string huge = whole;
-  huge[47] = huge[55] = '\x20';
-  put(huge);
-  EXPECT_NE(refused().find("promises 9 tokens of 2305843009213693954 documents"),
+  EXPECT_THROW(write_token_file(path_, counting(9), 16, {{4, 9}, {}, {false, true}}), Error);
+  EXPECT_NE(refusal({{4, 9}, {0, 4}, {true, false}}).find("its first document continues another"),
             std::string::npos);
+
+  for (const std::vector<bool>& continued : {std::vector<bool>(), {false, true}}) {
+    write_token_file(path_, counting(9), 16, {{4, 9}, {1, 9}, continued});
+    const std::string whole = bytes();
+    EXPECT_EQ(whole.size(), 64u + 32 + 4 * 8);
+    EXPECT_EQ(whole[8], continued.empty() ? 3 : 4);
+    for (std::size_t bit = 0; bit < 8 * whole.size(); ++bit) {
+      std::string damaged = whole;
+      damaged[bit / 8] = char(damaged[bit / 8] ^ (1 << (bit % 8)));
+      put(damaged);
+      EXPECT_THROW(TokenFile{path_}, Error) << "bit " << bit;
+    }
+    for (std::size_t size = 0; size < whole.size(); ++size) {
+      put(whole.substr(0, size));
+      refused();
+    }
+    // 2^61 documents of 8 bytes wrap around to none.
+    std::string huge = whole;
+    huge[47] = huge[55] = '\x20';
+    put(huge);
+    EXPECT_NE(refused().find("promises 9 tokens of 2305843009213693954 documents"),
+              std::string::npos);
+  }
 }
 
 // Nobody may cut a file that a job reads, but when it happens the job must be able to say so.
@@ -360,8 +368,9 @@ TEST_F(TokenFiles, DamageSaysItsKind) {
     return refused();
   };
   EXPECT_NE(with(0, 'X').find("is no token file: it does not begin"), std::string::npos);
-  EXPECT_NE(with(8, 4).find("layout version 4, this program reads 1 to 3"), std::string::npos);
+  EXPECT_NE(with(8, 5).find("layout version 5, this program reads 1 to 4"), std::string::npos);
   EXPECT_NE(with(8, 3).find("has a damaged header"), std::string::npos);
+  EXPECT_NE(with(8, 4).find("has a damaged header"), std::string::npos);
   EXPECT_NE(with(40, 1).find("has a damaged header"), std::string::npos);
   EXPECT_NE(with(12, 4).find("tokens of 4 bytes, expected 2"), std::string::npos);
   EXPECT_NE(with(18, 2).find("a vocabulary of 131136"), std::string::npos);

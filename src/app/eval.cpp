@@ -99,7 +99,7 @@ class Evaluation {
       const interop::TokenDocument& document = documents[i];
       const nlohmann::json line{{"log_likelihood", likelihoods[i]},
                                 {"is_greedy", misses[i] == 0.0},
-                                {"tokens", std::ssize(document.tokens) - document.given},
+                                {"tokens", document.learned()},
                                 {"bytes", document.answer_bytes}};
       fmt::print("{}\n", line.dump());
       sum += likelihoods[i];
@@ -138,6 +138,9 @@ class Evaluation {
       if (excess <= 0) continue;
       document.tokens.erase(document.tokens.begin(), document.tokens.begin() + excess);
       document.given -= excess;
+      for (interop::Turn& turn : document.turns)
+        turn = {std::max<std::int64_t>(0, turn.begin - excess), turn.answer - excess,
+                turn.end - excess};
     }
     require(!documents.empty(), Failure::input, "{}: holds no completions", options_.completions);
     return documents;
@@ -147,16 +150,18 @@ class Evaluation {
   data::Sampler sequences_of(const std::vector<interop::TokenDocument>& documents) const {
     std::vector<std::int32_t> tokens;
     data::DocumentEnds ends;
-    const auto end_here = [&](std::int64_t answer) {
-      ends.ends.push_back(std::ssize(tokens));
+    const auto end_here = [&](std::int64_t end, std::int64_t answer, bool continues) {
+      ends.ends.push_back(end);
       ends.answers.push_back(answer);
+      ends.continued.push_back(continues);
     };
     for (const interop::TokenDocument& document : documents) {
       const std::int64_t first = std::ssize(tokens);
       tokens.insert(tokens.end(), document.tokens.begin(), document.tokens.end());
-      end_here(first + document.given);
+      for (const interop::Turn& turn : document.all_turns())
+        end_here(first + turn.end, first + turn.answer, turn.begin > 0);
       tokens.resize(std::size_t(first + model_.seq_len + 1));
-      end_here(std::ssize(tokens));
+      end_here(std::ssize(tokens), std::ssize(tokens), false);
     }
     for (const std::int32_t token : tokens)
       require(token < model_.vocab_size, Failure::input,
@@ -182,11 +187,12 @@ class Evaluation {
         tokens.resize(targets.size());
         data.sample(i, tokens, targets);
         if (targets.back() >= 0) tokens.push_back(targets.back());
+        std::int64_t first = 0;  // of the document
         for (const data::Document& part : data.documents(i)) {
+          if (!part.continues) first = part.first;
           if (part.answer >= part.end) continue;
-          const auto first = tokens.begin() + part.first;
-          bytes += double(tokenizer.text_bytes({first, tokens.begin() + part.end},
-                                               std::size_t(part.answer - part.first)));
+          bytes += double(tokenizer.text_bytes({tokens.begin() + first, tokens.begin() + part.end},
+                                               std::size_t(part.answer - first)));
         }
       }
       return bytes;

@@ -55,6 +55,16 @@ void ExchangeVerbs::add_tokens(CLI::App* import) {
       ->add_option("--field", tokens_.pack.field,
                    "Field of each line of JSON that holds the text (default: text)")
       ->type_name("FIELD");
+  tokens
+      ->add_option("--chat-template", tokens_.pack.chat_template,
+                   "Jinja template for lines of JSON with \"messages\" (default: the tokenizer's "
+                   "own)")
+      ->type_name("FILE");
+  tokens
+      ->add_option("--show", tokens_.show,
+                   "Print the first N documents as text, with marks around what is to be learned")
+      ->type_name("N")
+      ->check(CLI::Range(0, 1'000'000));
   on(tokens, [this] { return import_tokens(tokens_); });
 }
 

@@ -5,8 +5,11 @@
 #include "base/error.hpp"
 #include "base/log.hpp"
 #include "base/progress.hpp"
+#include "base/terminal.hpp"
 #include "base/text.hpp"
+#include "data/token_file.hpp"
 #include "interop/tokens.hpp"
+#include "tokenizer/tokenizer.hpp"
 #include "verbs.hpp"
 
 namespace brume::app {
@@ -34,6 +37,33 @@ void say_kinds(const interop::PackedText& packed, const interop::PackOptions& ho
                   : fmt::format(" and {}", counted(packed.replaced.size() - 1, "other file")));
 }
 
+/// Prints the first documents of a token file, with marks around the text that is to be learned.
+void show_documents(const std::filesystem::path& path, const ImportOptions& options) {
+  const data::TokenFile file(path);
+  std::optional<tokenizer::Tokenizer> tokenizer;
+  if (!options.pack.tokenizer.empty()) tokenizer.emplace(options.pack.tokenizer);
+  const auto text_of = [&](std::int64_t first, std::int64_t end) {
+    std::vector<std::int32_t> tokens(std::size_t(end - first));
+    file.read(first, tokens);
+    std::string text =
+        tokenizer ? tokenizer->decode(tokens) : std::string(tokens.begin(), tokens.end());
+    return terminal::printable(text);
+  };
+  int shown = 0;
+  constexpr std::int64_t longest_tokens = 1 << 16;
+  for (const data::Document& part :
+       file.documents(0, std::min(file.size(), options.show * longest_tokens))) {
+    if (!part.continues && ++shown > options.show) break;
+    if (!part.continues) fmt::print("{}--- document {}\n", shown > 1 ? "\n" : "", shown);
+    const std::int64_t end = std::min(part.end, part.first + longest_tokens);
+    const std::int64_t answer = std::min(part.answer, end);
+    fmt::print("{}", text_of(part.first, answer));
+    if (answer < end) fmt::print("\u27e6{}\u27e7", text_of(answer, end));
+    if (end < part.end) fmt::print(" ... {} tokens more", part.end - end);
+  }
+  fmt::print("\n");
+}
+
 int import_tokens(const ImportOptions& options) {
   namespace fs = std::filesystem;
   // Who names a folder means it; nobody loses tokens by leaving it out.
@@ -55,10 +85,15 @@ int import_tokens(const ImportOptions& options) {
             counted(packed.documents, "document"), packed.bytes,
             double(packed.bytes) / double(tokens), packed.train_tokens, packed.train.string(),
             packed.valid_tokens, packed.valid.string());
+  if (packed.learned_tokens < tokens)
+    log::info("{} of these tokens are to be learned; the others are given", packed.learned_tokens);
+  if (packed.unanswered > 0)
+    log::warn("left out conversations and prompts without an answer: {}", packed.unanswered);
   say_kinds(packed, how);
   if (how.valid_ratio > 0.0 && packed.valid_tokens == 0)
     log::warn("nothing is held out: the text is too short for a share of {} in blocks of {} tokens",
               how.valid_ratio, how.block_tokens);
+  if (options.show > 0) show_documents(packed.train, options);
   return 0;
 }
 

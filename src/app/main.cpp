@@ -60,6 +60,7 @@ struct CommandLine {
   app::RunOptions run;
   app::EvalOptions eval;
   app::GenerateOptions generate;
+  app::ChatOptions chat;
   app::ReportOptions report;
   app::PlanOptions plan;
   app::DeckOptions check, profile;
@@ -82,6 +83,7 @@ struct CommandLine {
     add_run();
     add_eval();
     add_generate();
+    add_chat();
     add_report();
     add_planning();
     add_tools();
@@ -218,125 +220,149 @@ struct CommandLine {
     verb_eval->callback([this] { verb = [this] { return app::eval(eval); }; });
   }
 
+  /// Options of verbs by which a model answers.
+  static void add_answering(CLI::App* of_verb, app::AnswerOptions& o) {
+    of_verb
+        ->add_option("weights", o.weights,
+                     "Run directory, one of its checkpoints, or a Hugging Face model")
+        ->required();
+    of_verb->add_option("--system", o.system, "System message before each conversation")
+        ->type_name("TEXT");
+    of_verb
+        ->add_option("--chat-template", o.chat_template,
+                     "Jinja template that makes a text of a conversation (default: the "
+                     "tokenizer's own)")
+        ->type_name("FILE");
+    of_verb->add_option("--max-tokens", o.max_tokens, "Longest answer in tokens")
+        ->type_name("N")
+        ->check(above_0)
+        ->capture_default_str();
+    of_verb
+        ->add_option("--temperature", o.sampling.temperature,
+                     "Divides logits before a token is drawn; 0: the most likely token")
+        ->type_name("T")
+        ->check(CLI::Range(0.0, 100.0))
+        ->capture_default_str();
+    of_verb->add_option("--top-k", o.sampling.top_k, "Draw from the K most likely tokens; 0: all")
+        ->type_name("K")
+        ->check(CLI::NonNegativeNumber)
+        ->capture_default_str();
+    of_verb
+        ->add_option("--top-p", o.sampling.top_p,
+                     "Draw from the fewest tokens whose probabilities add up to P")
+        ->type_name("P")
+        ->check(CLI::Range(0.0, 1.0))
+        ->capture_default_str();
+    of_verb
+        ->add_option("--min-p", o.sampling.min_p,
+                     "Draw from tokens with this share of the largest probability")
+        ->type_name("P")
+        ->check(CLI::Range(0.0, 1.0))
+        ->capture_default_str();
+    of_verb
+        ->add_option("--repetition-penalty", o.sampling.repetition_penalty,
+                     "Divides positive logits of tokens that occurred, multiplies negative ones")
+        ->type_name("R")
+        ->check(CLI::Range(0.01, 100.0))
+        ->capture_default_str();
+    of_verb
+        ->add_option("--presence-penalty", o.sampling.presence_penalty,
+                     "Subtracted from logits of tokens that the answer has")
+        ->type_name("X")
+        ->check(CLI::Range(-100.0, 100.0))
+        ->capture_default_str();
+    of_verb
+        ->add_option("--frequency-penalty", o.sampling.frequency_penalty,
+                     "... for each time that the answer has the token")
+        ->type_name("X")
+        ->check(CLI::Range(-100.0, 100.0))
+        ->capture_default_str();
+    of_verb->add_option("--seed", o.sampling.seed, "Seed of drawn tokens")
+        ->type_name("N")
+        ->capture_default_str();
+    of_verb->add_option("--stop", o.stops, "Text before which an answer ends; may be repeated")
+        ->type_name("TEXT")
+        ->take_all();
+    of_verb
+        ->add_option("--end", o.ends,
+                     "Token that ends an answer; may be repeated (default: eos_token_id of "
+                     "generation_config.json or config.json; of conversations also eos_token of "
+                     "tokenizer_config.json)")
+        ->type_name("TOKEN")
+        ->take_all();
+    of_verb
+        ->add_option("--tokenizer", o.tokenizer,
+                     "tokenizer.json, a model of SentencePiece, or a directory with one (default: "
+                     "the weights' own)")
+        ->type_name("FILE|DIR");
+    of_verb
+        ->add_option("--cache-gib", o.cache_gib,
+                     "Most memory of a rank for keys and values (default: what all sequences need, "
+                     "if it is there)")
+        ->type_name("GIB")
+        ->check(CLI::PositiveNumber);
+    of_verb
+        ->add_option("--plan", o.plan,
+                     "Stages and tensor parallelism of a plan (default: one stage)")
+        ->type_name("FILE");
+    of_verb
+        ->add_option("--set", o.sets,
+                     "Override a key of the run's deck, for example model.seq_len=4096")
+        ->type_name("KEY=VALUE");
+  }
+
+  static void check_answering(const app::AnswerOptions& o) {
+    const generation::Sampling& how = o.sampling;
+    for (const double value : {how.temperature, how.top_p, how.min_p, how.repetition_penalty,
+                               how.presence_penalty, how.frequency_penalty, o.cache_gib})
+      require(std::isfinite(value), Failure::input, "an option must be a number that is finite");
+    require(o.tp == 0 || o.plan.empty(), Failure::input,
+            "--plan has its own tensor parallelism: leave --tp out");
+    require(std::ranges::find(o.stops, "") == o.stops.end(), Failure::input, "--stop needs a text");
+  }
+
   void add_generate() {
     CLI::App* verb_generate = cli.add_subcommand(
         "generate",
         "Answer prompts with trained weights; one rank, mpirun or srun. The same command again "
         "makes the answers that a killed job left open");
     app::GenerateOptions& o = generate;
-    verb_generate
-        ->add_option("weights", o.weights,
-                     "Run directory, one of its checkpoints, or a Hugging Face model")
-        ->required();
     CLI::Option* file =
         verb_generate
             ->add_option("--prompts", o.prompts_file,
-                         "Prompts: a line of text each, or lines of JSON with \"prompt\"")
+                         "Prompts: a line of text each, or lines of JSON with \"prompt\" or "
+                         "\"messages\"")
             ->type_name("FILE");
     verb_generate->add_option("--prompt", o.prompts, "A prompt; may be repeated")
         ->type_name("TEXT")
         ->take_all()
         ->excludes(file);
+    verb_generate->add_flag("--chat", o.chat,
+                            "Prompts are messages of a user, for models that learned to chat");
     verb_generate
         ->add_option("-o,--output", o.output,
                      "Answers, a line of JSON each, in the order in which they end (default: "
                      "standard output; the answer to a single --prompt as text)")
         ->type_name("FILE");
-    verb_generate->add_option("--max-tokens", o.max_tokens, "Longest answer in tokens")
-        ->type_name("N")
-        ->check(above_0)
-        ->capture_default_str();
+    add_answering(verb_generate, o);
     verb_generate->add_option("--samples", o.samples, "Answers to each prompt")
         ->type_name("N")
         ->check(above_0)
         ->capture_default_str();
     verb_generate
-        ->add_option("--temperature", o.sampling.temperature,
-                     "Divides logits before a token is drawn; 0: the most likely token")
-        ->type_name("T")
-        ->check(CLI::Range(0.0, 100.0))
-        ->capture_default_str();
-    verb_generate
-        ->add_option("--top-k", o.sampling.top_k, "Draw from the K most likely tokens; 0: all")
-        ->type_name("K")
-        ->check(CLI::NonNegativeNumber)
-        ->capture_default_str();
-    verb_generate
-        ->add_option("--top-p", o.sampling.top_p,
-                     "Draw from the fewest tokens whose probabilities add up to P")
-        ->type_name("P")
-        ->check(CLI::Range(0.0, 1.0))
-        ->capture_default_str();
-    verb_generate
-        ->add_option("--min-p", o.sampling.min_p,
-                     "Draw from tokens with this share of the largest probability")
-        ->type_name("P")
-        ->check(CLI::Range(0.0, 1.0))
-        ->capture_default_str();
-    verb_generate
-        ->add_option("--repetition-penalty", o.sampling.repetition_penalty,
-                     "Divides positive logits of tokens that occurred, multiplies negative ones")
-        ->type_name("R")
-        ->check(CLI::Range(0.01, 100.0))
-        ->capture_default_str();
-    verb_generate
-        ->add_option("--presence-penalty", o.sampling.presence_penalty,
-                     "Subtracted from logits of tokens that the answer has")
-        ->type_name("X")
-        ->check(CLI::Range(-100.0, 100.0))
-        ->capture_default_str();
-    verb_generate
-        ->add_option("--frequency-penalty", o.sampling.frequency_penalty,
-                     "... for each time that the answer has the token")
-        ->type_name("X")
-        ->check(CLI::Range(-100.0, 100.0))
-        ->capture_default_str();
-    verb_generate->add_option("--seed", o.sampling.seed, "Seed of drawn tokens")
-        ->type_name("N")
-        ->capture_default_str();
-    verb_generate
-        ->add_option("--stop", o.stops, "Text before which an answer ends; may be repeated")
-        ->type_name("TEXT")
-        ->take_all();
-    verb_generate
-        ->add_option("--end", o.ends,
-                     "Token that ends an answer; may be repeated (default: eos_token_id of "
-                     "generation_config.json or config.json)")
-        ->type_name("TOKEN")
-        ->take_all();
-    verb_generate
         ->add_option("--begin", o.begin,
                      "Token before each prompt, '' for none (default: the tokenizer's own)")
         ->type_name("TOKEN");
-    verb_generate
-        ->add_option("--tokenizer", o.tokenizer,
-                     "tokenizer.json, a model of SentencePiece, or a directory with one (default: "
-                     "the weights' own)")
-        ->type_name("FILE|DIR");
     verb_generate
         ->add_option("--batch", o.batch, "Sequences that a copy of the model computes at once")
         ->type_name("N")
         ->check(CLI::Range(1, 4096))
         ->capture_default_str();
     verb_generate
-        ->add_option("--cache-gib", o.cache_gib,
-                     "Most memory of a rank for keys and values (default: what all sequences need, "
-                     "if it is there)")
-        ->type_name("GIB")
-        ->check(CLI::PositiveNumber);
-    verb_generate
         ->add_option("--tp", o.tp,
                      "Ranks that share each copy of the model (default: as few as it fits on)")
         ->type_name("N")
         ->check(above_0);
-    verb_generate
-        ->add_option("--plan", o.plan,
-                     "Stages and tensor parallelism of a plan (default: one stage)")
-        ->type_name("FILE");
-    verb_generate
-        ->add_option("--set", o.sets,
-                     "Override a key of the run's deck, for example model.seq_len=4096")
-        ->type_name("KEY=VALUE");
     verb_generate->add_flag("--log-probabilities", o.sampling.log_probabilities,
                             "Add the log-probability of each answer in the model");
     verb_generate->add_flag("--json", o.json, "Print a line of JSON for a single --prompt too");
@@ -344,15 +370,34 @@ struct CommandLine {
       verb = [this] {
         require(!generate.prompts_file.empty() || !generate.prompts.empty(), Failure::input,
                 "generate needs --prompts FILE or --prompt TEXT");
-        const generation::Sampling& how = generate.sampling;
-        for (const double value : {how.temperature, how.top_p, how.min_p, how.repetition_penalty,
-                                   how.presence_penalty, how.frequency_penalty, generate.cache_gib})
-          require(std::isfinite(value), Failure::input, "generate needs options that are numbers");
-        require(generate.tp == 0 || generate.plan.empty(), Failure::input,
-                "--plan has its own tensor parallelism: leave --tp out");
-        require(std::ranges::find(generate.stops, "") == generate.stops.end(), Failure::input,
-                "--stop needs a text");
+        check_answering(generate);
+        require(generate.system.empty() || generate.chat, Failure::input,
+                "--system begins a conversation: add --chat");
         return app::generate(generate);
+      };
+    });
+  }
+
+  void add_chat() {
+    CLI::App* verb_chat = cli.add_subcommand(
+        "chat",
+        "Talk with trained weights in a terminal; one rank, mpirun or srun. /help lists commands");
+    add_answering(verb_chat, chat);
+    verb_chat
+        ->add_option("--context", chat.context_tokens,
+                     "Longest conversation in tokens, if the model allows it")
+        ->type_name("N")
+        ->check(above_0)
+        ->capture_default_str();
+    verb_chat
+        ->add_option("--tp", chat.tp,
+                     "Ranks that share the model (default: as many as it can be cut over)")
+        ->type_name("N")
+        ->check(above_0);
+    verb_chat->callback([this] {
+      verb = [this] {
+        check_answering(chat);
+        return app::chat(chat);
       };
     });
   }

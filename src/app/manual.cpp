@@ -26,6 +26,7 @@ constexpr Example examples[] = {
      "loss and perplexity on other text"},
     {"generate", "mpirun -n 2 brume generate runs/run --prompts prompts.jsonl -o answers.jsonl",
      "answer prompts"},
+    {"chat", "brume chat runs/run --temperature 0.7", "talk with a model that learned to chat"},
     {"report", "brume report runs/a runs/b -o both.html", "two runs on one page"},
     {"plan", "brume plan deck.toml -o plan.toml --html plan.html", "keep the plan and its picture"},
     {"plan", "brume plan deck.toml --sweep cluster.nodes=1..16", "plans for one to sixteen nodes"},

@@ -33,7 +33,7 @@ void for_lines(std::string_view text, const Each& each) {
   }
 }
 
-std::string name_of(const json& object) {
+std::string name_of(const ordered_json& object) {
   for (const char* key : {"custom_id", "id"})
     if (const auto found = object.find(key);
         found != object.end() && !found->is_null() && *found != "")
@@ -42,28 +42,40 @@ std::string name_of(const json& object) {
 }
 
 Prompt prompt_of(std::string_view line, const std::string& where) {
-  const json object = deck::parse_json(line, where);
+  const ordered_json object = deck::parse_ordered_json(line, where);
   require(object.is_object(), Failure::input, "{}: must be an object of JSON", where);
   const auto body = object.find("body");
-  const json& from = body != object.end() && body->is_object() ? *body : object;
-  require(!from.contains("messages"), Failure::input,
-          "{}: has 'messages': chat templates are not supported yet. Give the text that the "
-          "template makes of them as 'prompt'.",
-          where);
+  const ordered_json& from = body != object.end() && body->is_object() ? *body : object;
+  if (from.contains("messages")) {
+    Prompt made{.text = {}, .id = name_of(object)};
+    made.conversation.emplace(ordered_json::object());
+    for (const char* key : {"messages", "tools", "documents", "chat_template_kwargs"})
+      if (from.contains(key)) (*made.conversation)[key] = from[key];
+    return made;
+  }
   const auto prompt = from.find("prompt");
   require(prompt != from.end() && prompt->is_string(), Failure::input,
-          "{}: needs a 'prompt' that is a string", where);
+          "{}: needs a 'prompt' that is a string, or 'messages'", where);
   return {prompt->get<std::string>(), name_of(object)};
 }
 
-std::string dump(const ordered_json& line) {
-  return line.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+/// The key and the value by which an answer's line keeps its prompt.
+std::pair<const char*, ordered_json> question_of(const Prompt& prompt) {
+  if (prompt.conversation) return {"messages", (*prompt.conversation)["messages"]};
+  return {"prompt", prompt.text};
 }
 
-/// A text as a line of JSON keeps it.
-std::string kept(const std::string& text) { return json::parse(dump(text)).get<std::string>(); }
+/// Whether an answer's line is to that prompt.
+bool answers(const json& line, const Prompt& prompt) {
+  const auto [key, value] = question_of(prompt);
+  return line.contains(key) && line[key] == json::parse(dump(value));
+}
 
 }  // namespace
+
+std::string dump(const ordered_json& value) {
+  return value.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+}
 
 std::vector<Prompt> read_prompts(const fs::path& file) {
   const Bytes bytes = read_file(file, Failure::input, most_lines_bytes, Links::follow);
@@ -75,6 +87,7 @@ std::vector<Prompt> read_prompts(const fs::path& file) {
     if (!lines_of_json) lines_of_json = line.substr(line.find_first_not_of(" \t")).starts_with('{');
     const std::string where = fmt::format("{}:{}", file.string(), number);
     prompts.push_back(*lines_of_json ? prompt_of(line, where) : Prompt{std::string(line)});
+    prompts.back().line = number;
   });
   require(!prompts.empty(), Failure::input, "{}: holds no prompts", file.string());
   return prompts;
@@ -84,7 +97,8 @@ std::string json_line(const AnswerLine& answer) {
   ordered_json line{{"index", answer.prompt}};
   if (answer.sample > 0) line["sample"] = answer.sample;
   if (!answer.id.empty()) line["id"] = ordered_json::parse(answer.id);
-  line["prompt"] = answer.question;
+  auto [key, question] = question_of(*answer.question);
+  line[key] = std::move(question);
   line[answer.finish == "error" ? "error" : "text"] = answer.text;
   line["finish_reason"] = answer.finish;
   line["prompt_tokens"] = answer.prompt_tokens;
@@ -113,8 +127,8 @@ Answered read_answered(const fs::path& file, const std::vector<Prompt>& prompts,
     };
     const std::int64_t index = whole_number("index", -1), sample = whole_number("sample", 0);
     require_answer(index >= 0 && index < std::ssize(prompts) && sample >= 0 && sample < samples &&
-                       object.contains("prompt") && object.contains("finish_reason") &&
-                       object["prompt"] == kept(prompts[std::size_t(index)].text),
+                       object.contains("finish_reason") &&
+                       answers(object, prompts[std::size_t(index)]),
                    number);
     const bool error = object["finish_reason"] == "error";
     require_answer(object.contains(error ? "error" : "text"), number);

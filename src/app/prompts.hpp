@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <string>
@@ -14,13 +15,16 @@
 namespace brume::app {
 
 struct Prompt {
-  std::string text;
+  std::string text;     ///< of a conversation: that which the chat template makes of it
   std::string id = {};  ///< JSON, the file's own name of it; empty: none
+  std::optional<nlohmann::ordered_json> conversation = {};  ///< see chat::Writer
+  std::int64_t line = 0;                                    ///< of its file; 0: of none
 };
 
-/// The prompts of a file. If its first line begins with '{', each line is JSON, with the prompt
-/// as "prompt" or, as OpenAI-compatible servers take batches, as "body.prompt"; "id" or "custom_id"
-/// names it. Otherwise each line is a prompt. Empty lines do not count.
+/// The prompts of a file. If its first line begins with '{', each line is JSON, with the prompt as
+/// "prompt" or a conversation as "messages", or with both in "body" as OpenAI-compatible servers
+/// take batches; "id" or "custom_id" names it. The texts of conversations are left empty. Otherwise
+/// each line is a prompt. Empty lines do not count.
 /// @throws Error(input) naming the line
 std::vector<Prompt> read_prompts(const std::filesystem::path& file);
 
@@ -29,12 +33,15 @@ struct AnswerLine {
   std::int64_t prompt;  ///< index
   int sample;           ///< among the answers to that prompt
   std::string id = {};
-  std::string question = {};  ///< the prompt's text
+  const Prompt* question = nullptr;
   std::string text = {};
   std::string finish;  ///< end, stop or length; error: `text` says what is wrong
   std::int64_t prompt_tokens = 0, tokens = 0;
   std::optional<double> log_probability = {};  ///< of all tokens of the answer [nats]
 };
+/// JSON on one line; a text's bytes that are no UTF-8 become U+FFFD.
+std::string dump(const nlohmann::ordered_json& value);
+
 /// A line of JSON, with the end of the line.
 std::string json_line(const AnswerLine& answer);
 

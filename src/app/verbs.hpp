@@ -41,24 +41,34 @@ struct EvalOptions {
   bool json = false;
 };
 
-struct GenerateOptions {
+struct AnswerOptions {
   std::string weights;               ///< run directory, checkpoint or Hugging Face model
-  std::string prompts_file;          ///< lines of text or JSON; empty: none
-  std::vector<std::string> prompts;  ///< texts
-  std::string output;                ///< file of answers; empty: standard output
-  std::string tokenizer;             ///< empty: that which lies beside the weights
+  std::string tokenizer;             ///< empty: the weights' own
+  std::string chat_template;         ///< file; empty: the tokenizer's own
+  std::string system;                ///< message before each conversation; empty: none
   std::optional<std::string> begin;  ///< token before each prompt; nothing: the tokenizer's own
   std::vector<std::string> ends;     ///< tokens that end an answer; none: the model's own
   std::vector<std::string> stops;    ///< texts that end an answer
   int max_tokens = 256;              ///< of an answer
-  int samples = 1;                   ///< answers to each prompt
   generation::Sampling sampling;
-  int batch = 16;          ///< sequences at once on a copy of the model
   double cache_gib = 0.0;  ///< most memory of a rank for keys; 0: what is left
   int tp = 0;              ///< 0: as few ranks as the model fits on
   std::string plan;        ///< file; empty: copies over all ranks
   std::vector<std::string> sets;
-  bool json = false;  ///< lines of JSON for a single prompt too
+};
+
+struct GenerateOptions : AnswerOptions {
+  std::string prompts_file;          ///< lines of text or JSON; empty: none
+  std::vector<std::string> prompts;  ///< texts
+  std::string output;                ///< file of answers; empty: standard output
+  int samples = 1;                   ///< answers to each prompt
+  int batch = 16;                    ///< sequences at once on a copy of the model
+  bool json = false;                 ///< lines of JSON for a single prompt too
+  bool chat = false;                 ///< prompts are messages of a user
+};
+
+struct ChatOptions : AnswerOptions {
+  int context_tokens = 4096;  ///< longest conversation, unless the model's is shorter
 };
 
 struct ReportOptions {
@@ -100,6 +110,7 @@ struct ImportOptions {
   std::vector<std::string> files;
   std::string directory;  ///< "": data, where that has no tokens yet
   interop::PackOptions pack;
+  int show = 0;  ///< first documents to print
 };
 
 struct ImportHuggingFaceOptions {
@@ -145,6 +156,7 @@ struct ImportMistProfileOptions {
 int run(const RunOptions& options);
 int eval(const EvalOptions& options);
 int generate(const GenerateOptions& options);
+int chat(const ChatOptions& options);
 int report(const ReportOptions& options);
 int plan(const PlanOptions& options);
 int sweep(const PlanOptions& options);

@@ -33,6 +33,16 @@ bool watched(int descriptor) {
   return ask(descriptor, [](int) { return true; });
 }
 
+std::string printable(std::string_view text) {
+  std::string shown;
+  if (!watched(STDOUT_FILENO)) return shown.append(text);
+  for (const char c : text)
+    if (const auto byte = static_cast<unsigned char>(c);
+        byte >= 0x20 ? byte != 0x7F : c == '\n' || c == '\t')
+      shown += c;
+  return shown;
+}
+
 std::size_t columns(int descriptor) {
   constexpr std::size_t least = 60;
   winsize size{};

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/error.hpp"
+#include "token_format.hpp"
 
 namespace brume::data {
 
@@ -12,8 +13,8 @@ constexpr std::int64_t block_documents = 64;
 }
 
 DocumentTable::DocumentTable(std::int64_t tokens, std::int64_t count, Read ends, Read answers,
-                             const std::string& name)
-    : count_(count), ends_(std::move(ends)), answers_(std::move(answers)) {
+                             const std::string& name, bool marked)
+    : count_(count), ends_(std::move(ends)), answers_(std::move(answers)), marked_(marked) {
   std::int64_t end = 0;
   for (std::int64_t index = 0; index * block_documents < count; ++index) {
     for (const Document& document : block(index)) {
@@ -24,6 +25,8 @@ DocumentTable::DocumentTable(std::int64_t tokens, std::int64_t count, Read ends,
           "{}: says that a document has the tokens {} to {}, learned from {} on, which is wrong "
           "of a file of {} tokens: write it again",
           name, document.first, document.end, document.answer, tokens);
+      require(!document.continues || document.first > 0, Failure::input,
+              "{}: says that its first document continues another: write it again", name);
       end = document.end;
     }
     block_ends_.push_back(end);
@@ -43,7 +46,9 @@ std::vector<Document> DocumentTable::block(std::int64_t index) const {
   std::vector<Document> found(size);
   std::int64_t begin = index == 0 ? 0 : block_ends_[index - 1];
   for (std::size_t i = 0; i < size; ++i) {
-    found[i] = {begin, answers_ ? answers[i] : begin, ends[i]};
+    const bool continues = marked_ && (answers[i] & continues_mark) != 0;
+    if (continues) answers[i] &= ~continues_mark;
+    found[i] = {begin, answers_ ? answers[i] : begin, ends[i], continues};
     begin = ends[i];
   }
   return found;

@@ -23,9 +23,10 @@ class DocumentTable {
   /// @param ends     of `count` documents
   /// @param answers  where each one's answer begins; empty: all of it is one
   /// @param name     of the file, for errors
+  /// @param marked   answers have `continues_mark` where a document continues the one before
   /// @throws Error(input) when ends fall or are not those of all tokens, or answers lie outside
   DocumentTable(std::int64_t tokens, std::int64_t count, Read ends, Read answers,
-                const std::string& name);
+                const std::string& name, bool marked = false);
 
   /// Those that tokens [first, end) belong to.
   std::vector<Document> find(std::int64_t first, std::int64_t end) const;
@@ -35,6 +36,7 @@ class DocumentTable {
 
   std::int64_t count_;
   Read ends_, answers_;
+  bool marked_;
   std::vector<std::int64_t> block_ends_;  ///< of each block's last document
 };
 

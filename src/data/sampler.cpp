@@ -54,16 +54,18 @@ struct Removed {
   }
 };
 
-/// As Sampler::documents(); of an isolated one the answer begins behind its first token.
+/// As Sampler::documents(); the answer of an isolated one begins behind its first token.
 template <class First>
 std::vector<Document> parts(const First& first, int seq_len, bool isolated) {
   const std::int64_t begin = first.token, end = begin + seq_len + 1;
   std::vector<Document> found = first.file.documents(begin, end);
   for (Document& part : found) {
-    const std::int64_t answer = std::max(part.answer, part.first + (isolated ? 1 : 0));
+    const bool alone = isolated && !part.continues;
+    const std::int64_t answer = std::max(part.answer, part.first + (alone ? 1 : 0));
     part = {.first = std::max(part.first, begin) - begin,
             .answer = std::max(answer, begin + 1) - begin,
-            .end = std::min(part.end, end) - begin};
+            .end = std::min(part.end, end) - begin,
+            .continues = part.continues};
   }
   return found;
 }
@@ -183,9 +185,10 @@ void Sampler::sample(std::int64_t index, const Window& window) const {
   first.file.read(first.token, tokens);
   std::copy_n(tokens.begin(), length, window.inputs.begin());
   std::fill_n(window.targets.begin(), length, -1);
+  std::int64_t begin = 0;
   for (const Document& part : parts(first, seq_len_, isolated_)) {
     for (std::int64_t i = part.answer; i < part.end; ++i) window.targets[i - 1] = tokens[i];
-    const std::int64_t begin = isolated_ ? part.first : 0;
+    if (isolated_ && !part.continues) begin = part.first;
     for (std::int64_t i = part.first; i < std::min(part.end, std::ssize(window.begins)); ++i)
       window.begins[i] = std::int32_t(begin);
   }
@@ -208,11 +211,18 @@ double Sampler::document_share() const {
   constexpr std::int64_t most = 4096;
   const std::int64_t count = std::min(num_windows_, most);
   double pairs = 0.0;
-  for (std::int64_t index = 0; index < count; ++index)
+  for (std::int64_t index = 0; index < count; ++index) {
+    std::int64_t begin = 0, end = 0;  // of the document so far
+    const auto end_document = [&] { pairs += double(end - begin) * (double(end - begin) + 1.0); };
     for (const Document& part : documents(index)) {
-      const double length = double(std::min<std::int64_t>(part.end, seq_len_) - part.first);
-      pairs += length * (length + 1.0);
+      if (!part.continues) {
+        end_document();
+        begin = part.first;
+      }
+      end = std::min<std::int64_t>(part.end, seq_len_);
     }
+    end_document();
+  }
   return pairs / (double(count) * seq_len_ * (seq_len_ + 1.0));
 }
 

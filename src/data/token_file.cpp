@@ -63,8 +63,9 @@ std::int64_t bytes_behind(const Header& header) {
 
 /// Checks all of the header but its checksum. @throws Error(input)
 void check(const Header& header, std::int64_t size, const std::string& name) {
-  require(header.version >= 1 && header.version <= 3, Failure::input,
-          "{}: has layout version {}, this program reads 1 to 3", name, header.version);
+  require(header.version >= 1 && header.version <= newest_version, Failure::input,
+          "{}: has layout version {}, this program reads 1 to {}", name, header.version,
+          newest_version);
   const bool wide = header.token_bytes == 4;
   require(header.token_bytes == 2 || (wide && header.version >= 2), Failure::input,
           "{}: has tokens of {} bytes, expected 2{}", name, header.token_bytes,
@@ -73,9 +74,9 @@ void check(const Header& header, std::int64_t size, const std::string& name) {
   require(header.vocab_size >= 1 && header.vocab_size <= std::uint32_t(most), Failure::input,
           "{}: has a vocabulary of {}, expected 1 to {}", name, header.vocab_size, most);
   const auto room = std::uint64_t(size) - sizeof(Header);
-  const bool ends = header.version == 3;
+  const bool ends = header.version >= 3;
   require(header.zero == 0 && header.last_zero == 0 && ends == (header.documents > 0) &&
-              (header.answers == 0 || header.answers == header.documents),
+              ((header.answers == 0 && header.version < 4) || header.answers == header.documents),
           Failure::input, "{}: has a damaged header", name);
   // Each count fits the file before it is multiplied.
   const bool fits =
@@ -100,7 +101,8 @@ std::shared_ptr<const DocumentTable> documents_of(const Header& header,
   const std::int64_t answers = ends + count * std::int64_t(sizeof(std::int64_t));
   return std::make_shared<DocumentTable>(
       std::int64_t(header.count), count, numbers_from(ends),
-      header.answers > 0 ? numbers_from(answers) : DocumentTable::Read(), name);
+      header.answers > 0 ? numbers_from(answers) : DocumentTable::Read(), name,
+      header.version >= 4);
 }
 
 /// Finds the documents of a file by tokens that begin or end each of them.

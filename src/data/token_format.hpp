@@ -15,6 +15,9 @@ static_assert(std::endian::native == std::endian::little, "token files are read 
 
 constexpr int max_vocab_16_bits = 1 << 16;
 constexpr int max_vocab = std::numeric_limits<std::int32_t>::max();
+constexpr std::uint32_t newest_version = 4;
+/// In the start of an answer: its document continues the one before.
+constexpr std::int64_t continues_mark = std::numeric_limits<std::int64_t>::min();
 
 /// The first 64 bytes of a token file.
 struct Header {
@@ -33,9 +36,12 @@ static_assert(sizeof(Header) == 64);
 
 /// A file has the oldest version that can hold what it says.
 inline Header header_for(std::int64_t count, int vocab_size, std::int64_t documents = 0,
-                         std::int64_t answers = 0) {
+                         std::int64_t answers = 0, bool continued = false) {
   const bool wide = vocab_size > max_vocab_16_bits;
-  return {.version = documents == 0 ? wide ? 2u : 1u : 3u,
+  return {.version = continued       ? 4u
+                     : documents > 0 ? 3u
+                     : wide          ? 2u
+                                     : 1u,
           .token_bytes = wide ? 4u : 2u,
           .vocab_size = std::uint32_t(vocab_size),
           .count = std::uint64_t(count),

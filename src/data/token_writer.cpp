@@ -85,6 +85,7 @@ struct TokenFileWriter::Making {
   Checksum sum;
   Bytes piece;
   WaitingNumbers ends, answers;
+  bool any_continues = false;
   std::int64_t count = 0;
 };
 
@@ -106,15 +107,18 @@ void TokenFileWriter::add(std::span<const std::int32_t> tokens) {
   made.put(std::as_bytes(std::span(narrow)));
 }
 
-void TokenFileWriter::add_document(std::int64_t end, std::int64_t answer) {
+void TokenFileWriter::add_document(std::int64_t end, std::int64_t answer, bool continues) {
   making_->ends.add(end);
-  making_->answers.add(answer);
+  making_->answers.add(continues ? answer | continues_mark : answer);
+  making_->any_continues = making_->any_continues || continues;
 }
 
 void TokenFileWriter::commit(bool with_answers) {
   Making& made = *making_;
   const std::int64_t documents = made.ends.size();
-  Header header = header_for(made.count, made.vocab_size, documents, with_answers ? documents : 0);
+  with_answers = with_answers || made.any_continues;
+  Header header = header_for(made.count, made.vocab_size, documents, with_answers ? documents : 0,
+                             made.any_continues);
   if (documents > 0) {
     const std::size_t over = made.piece.size() % Checksum::step;
     if (over > 0) made.piece.resize(made.piece.size() + Checksum::step - over);
@@ -134,10 +138,15 @@ void write_token_file(const std::filesystem::path& path, std::span<const std::in
   require(!answers || documents.answers.size() == documents.ends.size(), Failure::bug,
           "{}: {} documents with {} answers", path.string(), documents.ends.size(),
           documents.answers.size());
+  const std::vector<bool>& continued = documents.continued;
+  require(continued.empty() || (answers && continued.size() == documents.ends.size()), Failure::bug,
+          "{}: {} documents, {} that may continue others", path.string(), documents.ends.size(),
+          continued.size());
   TokenFileWriter writer(path, vocab_size);
   writer.add(tokens);
   for (std::size_t i = 0; i < documents.ends.size(); ++i)
-    writer.add_document(documents.ends[i], answers ? documents.answers[i] : 0);
+    writer.add_document(documents.ends[i], answers ? documents.answers[i] : 0,
+                        !continued.empty() && continued[i]);
   writer.commit(answers);
 }
 

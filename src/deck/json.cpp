@@ -38,18 +38,27 @@ void check_depth(std::string_view text, const std::string& origin) {
   }
 }
 
-}  // namespace
-
-nlohmann::json parse_json(std::string_view text, const std::string& origin) {
+template <class Json>
+Json parse(std::string_view text, const std::string& origin) {
   check_depth(text, origin);
   try {
-    return nlohmann::json::parse(text);
+    return Json::parse(text);
   } catch (const nlohmann::json::parse_error& error) {
     const std::size_t at = error.byte > 0 ? error.byte - 1 : 0;
     throw Error(Failure::input, "{}: is not JSON from here on", json_place(text, at, origin));
   } catch (const nlohmann::json::exception&) {
     throw Error(Failure::input, "{}: is not JSON that fits: a number is too large", origin);
   }
+}
+
+}  // namespace
+
+nlohmann::json parse_json(std::string_view text, const std::string& origin) {
+  return parse<nlohmann::json>(text, origin);
+}
+
+nlohmann::ordered_json parse_ordered_json(std::string_view text, const std::string& origin) {
+  return parse<nlohmann::ordered_json>(text, origin);
 }
 
 nlohmann::json load_json(const std::string& path, std::size_t most_bytes) {

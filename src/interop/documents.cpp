@@ -29,7 +29,8 @@ const std::string* text_in(const nlohmann::json& object, const std::string& fiel
 
 }  // namespace
 
-Encoder::Encoder(const PackOptions& options) : field_(options.field.value_or("text")) {
+Encoder::Encoder(const PackOptions& options)
+    : field_(options.field.value_or("text")), options_(options) {
   if (!options.tokenizer.empty()) tokenizer_.emplace(options.tokenizer);
   const auto find = [&](const std::string& token, const char* what) -> std::optional<std::int32_t> {
     if (token.empty()) return std::nullopt;
@@ -54,7 +55,8 @@ bool Encoder::is_object(std::string_view line) {
 bool Encoder::has_text(std::string_view line) const {
   if (!is_object(line)) return false;
   const nlohmann::json object = deck::parse_json(line, "");
-  return text_in(object, field_) || (text_in(object, "prompt") && text_in(object, "completion"));
+  return text_in(object, field_) || object.contains("messages") ||
+         (text_in(object, "prompt") && text_in(object, "completion"));
 }
 
 std::size_t Encoder::context_begin(std::string_view text, std::size_t cut) {
@@ -89,10 +91,10 @@ std::vector<TokenDocument> Encoder::encode(const TextPiece& piece) {
     const std::string_view found = text.substr(at, end - at);
     if (found.find_first_not_of(" \t\r") != found.npos) {
       try {
-        documents.push_back(line(found, ""));
+        line(found, "", documents);
       } catch (const Error&) {  // once more, with the number of the line
-        line(found, fmt::format("{}, line {}", piece.path.string(),
-                                piece.first_line + std::int64_t(number)));
+        const std::int64_t at_line = piece.first_line + std::int64_t(number);
+        line(found, fmt::format("{}, line {}", piece.path.string(), at_line), documents);
       }
     }
     at = end + 1;
@@ -118,17 +120,64 @@ TokenDocument Encoder::part(const TextPiece& piece) {
   return made;
 }
 
-TokenDocument Encoder::line(std::string_view line, const std::string& where) {
+void Encoder::line(std::string_view line, const std::string& where,
+                   std::vector<TokenDocument>& documents) {
   const nlohmann::json object = deck::parse_json(line, where);
-  if (const std::string* const whole = text_in(object, field_)) return document("", *whole);
+  if (const std::string* const whole = text_in(object, field_))
+    return documents.push_back(document("", *whole));
+  if (object.is_object() && object.contains("messages")) {
+    try {
+      if (!chat_)
+        chat_.emplace(conversation_writer(options_.tokenizer, tokenizer_ ? &*tokenizer_ : nullptr,
+                                          options_.chat_template, options_.begin, options_.end));
+    } catch (const Error& error) {
+      throw Error(error.failure(), "{}: has 'messages'. {}", where, error.what());
+    }
+    for (const chat::Conversation& one : chat_->texts(deck::parse_ordered_json(line, where), where))
+      documents.push_back(conversation(one));
+    return;
+  }
   const std::string* const prompt = text_in(object, "prompt");
   const std::string* const completion = text_in(object, "completion");
   require(prompt && completion, Failure::input,
-          "{}: has no text in the field '{}', nor a prompt with its completion: name another "
-          "field with --field",
+          "{}: has no text in the field '{}', no messages, and no prompt with its completion: name "
+          "another field with --field",
           where, field_);
-  TokenDocument made = document(*prompt, *completion);
-  made.pair = true;
+  documents.push_back(document(*prompt, *completion));
+  documents.back().whole = true;
+}
+
+TokenDocument Encoder::conversation(const chat::Conversation& conversation) {
+  TokenDocument made{.bytes = std::ssize(conversation.text), .whole = true};
+  std::vector<std::size_t> borders;
+  for (const chat::Span& answer : conversation.answers)
+    borders.insert(borders.end(), {answer.begin, answer.end});
+  std::vector<std::int64_t> counts(borders.begin(), borders.end());
+  if (tokenizer_)
+    counts = tokenizer_->encode(conversation.text, borders, made.tokens);
+  else
+    append(conversation.text, "", made.tokens);
+  // A turn goes on behind the token that ends its answer; white space there is the template's.
+  const auto is_space_only = [&](std::int32_t token) {
+    return tokenizer_->text_within(token).find_first_not_of(" \n\r\t") == std::string::npos &&
+           !tokenizer_->is_special(token);
+  };
+  std::int64_t begin = 0;
+  for (std::size_t i = 0; i < counts.size(); i += 2) {
+    const std::int64_t answer = counts[i];
+    std::int64_t end = counts[i + 1], last = end;
+    while (tokenizer_ && last > answer && is_space_only(made.tokens[std::size_t(last - 1)])) --last;
+    if (tokenizer_ && last > answer && tokenizer_->is_special(made.tokens[std::size_t(last - 1)]))
+      end = last;
+    if (end <= answer) continue;
+    made.turns.push_back({begin, answer, end});
+    made.answer_bytes +=
+        std::ssize(conversation.text.substr(borders[i], borders[i + 1] - borders[i]));
+    begin = end;
+  }
+  const std::int64_t count = std::ssize(made.tokens);
+  if (begin < count) made.turns.push_back({begin, count, count});
+  if (!made.turns.empty()) made.given = made.turns.front().answer;
   return made;
 }
 

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "chat/conversation.hpp"
 #include "interop/tokens.hpp"
 #include "tokenizer/tokenizer.hpp"
 
@@ -51,12 +52,16 @@ class Encoder {
  private:
   TokenDocument part(const TextPiece& piece);
   TokenDocument document(std::string_view prompt, std::string_view text);
-  TokenDocument line(std::string_view line, const std::string& where);
+  /// Appends the documents of a line.
+  void line(std::string_view line, const std::string& where, std::vector<TokenDocument>& documents);
+  TokenDocument conversation(const chat::Conversation& conversation);
   /// @return tokens of the prompt
   std::int64_t append(std::string_view prompt, std::string_view text,
                       std::vector<std::int32_t>& tokens);
 
   std::string field_;
+  PackOptions options_;
+  std::optional<chat::Writer> chat_;  ///< made for the first conversation
   std::optional<tokenizer::Tokenizer> tokenizer_;
   std::optional<std::int32_t> begin_, end_;
 };

@@ -15,6 +15,7 @@
 #include "base/files.hpp"
 #include "data/token_writer.hpp"
 #include "documents.hpp"
+#include "interop/hugging_face.hpp"
 #include "text_reader.hpp"
 
 namespace brume::interop {
@@ -28,11 +29,13 @@ class Stream {
   Stream(const fs::path& path, int vocab_size) : file_(path, vocab_size) {}
 
   /// A part of a document whose first `given` tokens are not to be learned.
-  void add(std::span<const std::int32_t> part, std::int64_t given, bool begins) {
+  /// @param turn  the part has an answer of its own, although its document began before
+  void add(std::span<const std::int32_t> part, std::int64_t given, bool begins, bool turn = false) {
     const std::int64_t first = file_.size();
-    if (begins) {
+    if (begins || turn) {
       end_document();
       answer_ = first;
+      continues_ = turn;
     }
     if (given > 0) answer_ = first + std::min(given, std::ssize(part));
     file_.add(part);
@@ -47,12 +50,13 @@ class Stream {
 
  private:
   void end_document() {
-    if (answer_) file_.add_document(file_.size(), *answer_);
+    if (answer_) file_.add_document(file_.size(), *answer_, continues_);
     answer_.reset();
   }
 
   data::TokenFileWriter file_;
   std::optional<std::int64_t> answer_;  ///< of the present document, if there is one
+  bool continues_ = false;              ///< ... which is a part of the one before
 };
 
 /// Deals documents out to two streams, block by block. Where a stream goes on with another part of
@@ -68,7 +72,7 @@ class Dealer {
   void add(const TokenDocument& document) {
     any_given = any_given || document.given > 0;
     if (document.begins) before_ = nullptr;
-    if (document.pair) return add_whole(document);
+    if (document.whole) return add_whole(document);
     std::span<const std::int32_t> tokens = document.tokens;
     std::int64_t given = document.given;
     while (!tokens.empty()) {
@@ -103,7 +107,11 @@ class Dealer {
     whole_ += size;
     const bool held_out = whole_held_out_ + size / 2.0 <= whole_ * ratio_;
     if (held_out) whole_held_out_ += size;
-    (held_out ? valid : train).add(document.tokens, document.given, true);
+    Stream& stream = held_out ? valid : train;
+    const std::span<const std::int32_t> tokens = document.tokens;
+    for (const Turn& turn : document.all_turns())
+      stream.add(tokens.subspan(std::size_t(turn.begin), std::size_t(turn.end - turn.begin)),
+                 turn.answer - turn.begin, turn.begin == 0, turn.begin > 0);
   }
 
   double ratio_;
@@ -216,6 +224,31 @@ class ParallelEncoding {
 
 }  // namespace
 
+chat::Writer conversation_writer(const fs::path& path, const tokenizer::Tokenizer* tokenizer,
+                                 const fs::path& file, const std::string& begin,
+                                 const std::string& end) {
+  chat::Writer writer(path, file);
+  if (!begin.empty()) writer.set_token("bos_token", begin);
+  if (!end.empty()) writer.set_token("eos_token", end);
+  if (!writer.end_token().empty() || tokenizer == nullptr) return writer;
+  std::error_code none;
+  const std::vector<std::int32_t> ends =
+      end_tokens(fs::is_directory(path, none) ? path : path.parent_path());
+  if (!ends.empty() && ends.front() < tokenizer->vocab_size())
+    writer.set_token("eos_token", tokenizer->decode(std::span(ends).first(1)));
+  return writer;
+}
+
+std::vector<Turn> TokenDocument::all_turns() const {
+  return turns.empty() ? std::vector<Turn>{{0, given, std::ssize(tokens)}} : turns;
+}
+
+std::int64_t TokenDocument::learned() const {
+  std::int64_t sum = 0;
+  for (const Turn& turn : all_turns()) sum += turn.end - turn.answer;
+  return sum;
+}
+
 PackedText pack_text(const std::vector<fs::path>& files, const fs::path& directory,
                      const PackOptions& options) {
   require(options.valid_ratio >= 0.0 && options.valid_ratio < 1.0, Failure::input,
@@ -231,10 +264,12 @@ PackedText pack_text(const std::vector<fs::path>& files, const fs::path& directo
     ParallelEncoding encoding(reader, options);
     while (const std::optional<ParallelEncoding::Made> part = encoding.take()) {
       for (const TokenDocument& document : part->documents) {
+        packed.unanswered += document.whole && document.answer_bytes == 0 ? 1 : 0;
         if (document.answer_bytes == 0) continue;
         dealer.add(document);
         packed.documents += document.begins;
         packed.bytes += document.bytes;
+        packed.learned_tokens += document.learned();
         const fs::path& path = part->piece.path;
         const bool known = !packed.replaced.empty() && packed.replaced.back() == path;
         if (document.replaced && !known) packed.replaced.push_back(path);

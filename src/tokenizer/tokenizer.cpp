@@ -1,6 +1,7 @@
 #include "tokenizer/tokenizer.hpp"
 
 #include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -198,23 +199,38 @@ void Tokenizer::encode(std::string_view text, std::vector<std::int32_t>& tokens)
 
 std::int64_t Tokenizer::encode(std::string_view prompt, std::string_view text,
                                std::vector<std::int32_t>& tokens) {
-  std::vector<std::int32_t> both, alone;
-  encode(std::string(prompt).append(text), both);
-  encode(prompt, alone);
-  std::string spelled;
-  for (const std::int32_t token : alone) spelled += scheme_->text(token);
-  // Models of SentencePiece leave a space out that a text ends with.
-  if (prompt.ends_with(' ') && !spelled.ends_with(' ')) spelled += ' ';
-  std::string_view rest = spelled;
-  const auto beyond = std::ranges::find_if(both, [&](std::int32_t token) {
-    const std::string& next = scheme_->text(token);
-    const bool known = rest.starts_with(next);
-    if (known) rest.remove_prefix(next.size());
-    return !known;
-  });
-  tokens.insert(tokens.end(), both.begin(), both.end());
-  return beyond - both.begin();
+  const std::array borders{prompt.size()};
+  return encode(std::string(prompt).append(text), borders, tokens).front();
 }
+
+std::vector<std::int64_t> Tokenizer::encode(std::string_view text,
+                                            std::span<const std::size_t> borders,
+                                            std::vector<std::int32_t>& tokens) {
+  std::vector<std::int32_t> whole, alone;
+  encode(text, whole);
+  std::vector<std::int64_t> counts;
+  for (const std::size_t border : borders) {
+    const std::string_view before = text.substr(0, border);
+    alone.clear();
+    encode(before, alone);
+    std::string spelled;
+    for (const std::int32_t token : alone) spelled += scheme_->text(token);
+    // Models of SentencePiece leave a space out that a text ends with.
+    if (before.ends_with(' ') && !spelled.ends_with(' ')) spelled += ' ';
+    std::string_view rest = spelled;
+    const auto beyond = std::ranges::find_if(whole, [&](std::int32_t token) {
+      const std::string& next = scheme_->text(token);
+      const bool known = rest.starts_with(next);
+      if (known) rest.remove_prefix(next.size());
+      return !known;
+    });
+    counts.push_back(beyond - whole.begin());
+  }
+  tokens.insert(tokens.end(), whole.begin(), whole.end());
+  return counts;
+}
+
+bool Tokenizer::is_special(std::int32_t token) const { return scheme_->is_special(token); }
 
 std::string Tokenizer::decode(std::span<const std::int32_t> tokens) const {
   std::string text;

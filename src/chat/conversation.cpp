@@ -1,0 +1,191 @@
+#include "chat/conversation.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "base/error.hpp"
+#include "base/files.hpp"
+#include "deck/json.hpp"
+
+namespace brume::chat {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+
+constexpr std::int64_t largest_bytes = std::int64_t{64} << 20;
+
+fs::path folder_of(const fs::path& tokenizer) {
+  std::error_code none;
+  return fs::is_directory(tokenizer, none) ? tokenizer : tokenizer.parent_path();
+}
+
+/// The object that a file holds; an empty one where there is no file.
+ordered_json object_in(const fs::path& path) {
+  std::error_code none;
+  if (!fs::exists(path, none)) return ordered_json::object();
+  const Bytes bytes = read_file(path, Failure::input, largest_bytes, Links::follow);
+  ordered_json file = deck::parse_ordered_json(as_text(bytes), path.string());
+  require(file.is_object(), Failure::input, "{}: must be an object", path.string());
+  return file;
+}
+
+/// The text of a token, which may be an object that describes it; none: null.
+ordered_json token_text(const ordered_json& token) {
+  if (token.is_string()) return token;
+  if (token.is_object() && token.contains("content") && token["content"].is_string())
+    return token["content"];
+  return nullptr;
+}
+
+/// Special tokens as variables of a template.
+ordered_json special_tokens(const fs::path& folder) {
+  constexpr std::array names{"bos_token", "eos_token", "unk_token", "sep_token",
+                             "pad_token", "cls_token", "mask_token"};
+  ordered_json tokens = ordered_json::object();
+  for (const char* file : {"tokenizer_config.json", "special_tokens_map.json"}) {
+    const ordered_json given = object_in(folder / file);
+    for (const char* name : names) {
+      if (!given.contains(name) || tokens.contains(name)) continue;
+      if (ordered_json text = token_text(given[name]); !text.is_null()) tokens[name] = text;
+    }
+    const char* more = "additional_special_tokens";
+    if (!given.contains(more) || !given[more].is_array() || tokens.contains(more)) continue;
+    for (const ordered_json& one : given[more])
+      if (ordered_json text = token_text(one); !text.is_null()) tokens[more].push_back(text);
+  }
+  return tokens;
+}
+
+std::string template_in(const fs::path& file) {
+  const auto largest = std::int64_t(largest_template_bytes);
+  return std::string(as_text(read_file(file, Failure::input, largest, Links::follow)));
+}
+
+/// Templates of a folder by their names; "" for one without a name.
+std::vector<std::pair<std::string, std::string>> sources_in(const fs::path& folder) {
+  std::error_code none;
+  const fs::path file = folder / "chat_template.jinja";
+  if (fs::exists(file, none)) return {{"", template_in(file)}};
+  const fs::path config = folder / "tokenizer_config.json";
+  const ordered_json given = object_in(config).value("chat_template", ordered_json());
+  if (given.is_string()) return {{"", given.get<std::string>()}};
+  std::vector<std::pair<std::string, std::string>> sources;
+  require(given.is_null() || given.is_array(), Failure::input,
+          "{}: 'chat_template' must be a text or a list", config.string());
+  for (const ordered_json& one : given) {
+    const auto text = [&](const char* key) {
+      require(one.is_object() && one.contains(key) && one[key].is_string(), Failure::input,
+              "{}: a 'chat_template' has no '{}'", config.string(), key);
+      return one[key].get<std::string>();
+    };
+    std::string name = text("name");
+    sources.emplace_back(name == "default" ? "" : std::move(name), text("template"));
+  }
+  return sources;
+}
+
+std::size_t common_prefix(std::string_view a, std::string_view b) {
+  auto count = std::size_t(std::ranges::mismatch(a, b).in1 - a.begin());
+  while (count > 0 && count < b.size() && (b[count] & 0xc0) == 0x80) --count;
+  return count;
+}
+
+}  // namespace
+
+Writer::Writer(const fs::path& tokenizer, const fs::path& file) {
+  const fs::path folder = folder_of(tokenizer);
+  tokens_ = tokenizer.empty() ? ordered_json::object() : special_tokens(folder);
+  std::vector<std::pair<std::string, std::string>> sources;
+  if (!file.empty()) {
+    sources.emplace_back("", template_in(file));
+  } else if (!tokenizer.empty()) {
+    sources = sources_in(folder);
+  }
+  const std::string origin = (file.empty() ? folder / "chat_template" : file).string();
+  require(!sources.empty(), Failure::input,
+          "{}: has no chat template, neither in chat_template.jinja nor in tokenizer_config.json. "
+          "Name a template by --chat-template.",
+          tokenizer.empty() ? "bytes without a tokenizer" : folder.string());
+  for (const auto& [name, text] : sources)
+    templates_.emplace_back(name, Template(text, name.empty() ? origin : origin + " " + name));
+}
+
+Rendered Writer::render(const ordered_json& conversation, std::size_t messages, bool asks,
+                        const std::string& where) const {
+  ordered_json values = tokens_;
+  values["messages"] = ordered_json::array();
+  for (std::size_t i = 0; i < messages; ++i)
+    values["messages"].push_back(conversation["messages"][i]);
+  for (const char* key : {"tools", "documents"})
+    values[key] = conversation.contains(key) ? conversation[key] : ordered_json();
+  values["add_generation_prompt"] = asks;
+  if (conversation.contains("chat_template_kwargs"))
+    for (const auto& [key, value] : conversation["chat_template_kwargs"].items())
+      values[key] = value;
+  const char* wanted = values["tools"].is_null() ? "" : "tool_use";
+  auto found = std::ranges::find(templates_, wanted, [](const auto& one) { return one.first; });
+  if (found == templates_.end())
+    found = std::ranges::find(templates_, "", [](const auto& one) { return one.first; });
+  require(found != templates_.end(), Failure::input, "{}: the model has no template named default",
+          where);
+  try {
+    return found->second.render(values);
+  } catch (const Error& error) {
+    throw Error(error.failure(), "{}: {}", where, error.what());
+  }
+}
+
+namespace {
+
+const ordered_json& messages_of(const ordered_json& conversation, const std::string& where) {
+  const auto found = conversation.find("messages");
+  require(found != conversation.end() && found->is_array() && !found->empty(), Failure::input,
+          "{}: 'messages' must be a list that is not empty", where);
+  for (const ordered_json& message : *found)
+    require(message.is_object() && message.contains("role") && message["role"].is_string(),
+            Failure::input, "{}: each message must be an object with a 'role'", where);
+  for (const auto& [key, kind] : {std::pair("tools", ordered_json::value_t::array),
+                                  std::pair("documents", ordered_json::value_t::array),
+                                  std::pair("chat_template_kwargs", ordered_json::value_t::object)})
+    require(!conversation.contains(key) || conversation[key].is_null() ||
+                conversation[key].type() == kind,
+            Failure::input, "{}: '{}' must be {}", where, key,
+            kind == ordered_json::value_t::array ? "a list" : "an object");
+  return *found;
+}
+
+}  // namespace
+
+std::string Writer::prompt(const ordered_json& conversation, const std::string& where) const {
+  return render(conversation, messages_of(conversation, where).size(), true, where).text;
+}
+
+std::vector<Conversation> Writer::texts(const ordered_json& conversation,
+                                        const std::string& where) const {
+  const ordered_json& messages = messages_of(conversation, where);
+  Rendered whole = render(conversation, messages.size(), false, where);
+  if (!whole.generated.empty()) return {{std::move(whole.text), std::move(whole.generated)}};
+  std::vector<Conversation> alone;
+  bool together = true;
+  for (std::size_t i = 1; i < messages.size(); ++i) {
+    if (messages[i]["role"] != "assistant") continue;
+    const std::string before = render(conversation, i, true, where).text;
+    std::string through =
+        i + 1 == messages.size() ? whole.text : render(conversation, i + 1, false, where).text;
+    const std::size_t begin = common_prefix(before, through), end = through.size();
+    const std::size_t last = alone.empty() ? 0 : alone.back().text.size();
+    if (begin == end) continue;
+    together = together && whole.text.starts_with(through) && begin >= last;
+    alone.push_back({std::move(through), {{begin, end}}});
+  }
+  if (!together) return alone;
+  Conversation all{std::move(whole.text), {}};
+  for (const Conversation& one : alone) all.answers.push_back(one.answers.front());
+  return {std::move(all)};
+}
+
+}  // namespace brume::chat
