@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <list>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -11,11 +12,14 @@
 
 namespace brume::generation {
 
+class KeyBlocks;
+
 /// Sequences that are computed together. New ones begin as soon as there is room (continuous
 /// batching); a prompt is computed in pieces, together with the next tokens of others, so that no
 /// pass is longer than the longest one. Sequences take blocks of the key cache as they grow. When
 /// none is left, the newest sequence gives its blocks back and is computed again later, in which no
-/// token is lost.
+/// token is lost. Keys of tokens with which a sequence before it began too, in whole blocks, are
+/// not computed again while the cache has them.
 ///
 /// Deterministic: ranks that are told the same do the same.
 class Scheduler {
@@ -24,6 +28,7 @@ class Scheduler {
   /// @param blocks_per_sequence Config::blocks_per_sequence()
   /// @throws Error(input) when the longest sequence does not fit in the cache
   Scheduler(const model::Generation& sizes, int blocks_per_sequence);
+  ~Scheduler();
 
   /// @param id      the caller's number for the sequence, any but one that is open
   /// @param prompt  at least one token
@@ -45,6 +50,7 @@ class Scheduler {
   /// Sequences that could begin if they were there.
   int room() const { return std::max(0, 2 * sizes_.sequences - open()); }
   std::int64_t preemptions() const { return preemptions_; }
+  std::int64_t shared_tokens() const { return shared_tokens_; }  ///< not computed: keys were there
 
  private:
   struct Sequence {
@@ -54,11 +60,14 @@ class Scheduler {
     int computed = 0;     ///< so many have keys in the cache
     int slot = -1;        ///< number among the generator's sequences; below 0: it waits
     std::vector<std::int32_t> blocks = {};
+    std::int64_t prefix = 0;  ///< KeyBlocks::Prefix of its whole blocks
 
     int left() const { return int(tokens.size()) - computed; }
   };
   template <class Running>
   static auto find(Running& running, std::int64_t id);
+  void put_block(Sequence& sequence, int block);
+  std::span<const std::int32_t> tokens_of_block(const Sequence& sequence, int number) const;
   bool reserve(Sequence& sequence, int tokens);
   void release(Sequence& sequence);
   void preempt_newest();
@@ -70,10 +79,10 @@ class Scheduler {
   int blocks_per_sequence_;
   std::list<Sequence> waiting_;  ///< first to begin first
   std::list<Sequence> running_;  ///< oldest first
-  std::vector<std::int32_t> free_blocks_;
+  std::unique_ptr<KeyBlocks> blocks_;
   std::vector<int> free_slots_;
   std::vector<std::int32_t> tables_;
-  std::int64_t preemptions_ = 0;
+  std::int64_t preemptions_ = 0, shared_tokens_ = 0;
 };
 
 }  // namespace brume::generation

@@ -17,7 +17,7 @@ awk 'BEGIN { for (k = 0; k < 8; k++) for (i = 0; i < 26; i++) { c = sprintf("%c"
 [ "$(head -5 shown | tr '\n' '|')" = '--- document 1|<user>say a|<assistant>⟦aa!|⟧<user>more|<assistant>⟦ok!|' ] || { cat shown; complain "other text is shown"; }
 grep -q '1664 of these tokens are to be learned' out.log || complain "other tokens are learned"
 mpirun -n 2 --oversubscribe "$BRUME" run "$deck" --set "$profile" --set cluster.devices_per_node=2 --set data.train=chats/train.tok \
-  --set data.valid= --set data.documents=isolate --set model.seq_len=64 --set output.directory=run --set training.global_batch=8 \
+  --set data.valid= --set data.documents=isolate --set model.seq_len=192 --set output.directory=run --set training.global_batch=8 \
   --set training.steps=400 --set training.optimizer.lr=1e-2 > out.log 2>&1 || complain "no training"
 
 # The same answers to messages, to texts of a user, to the text that the template makes, on one rank and on two.
@@ -39,6 +39,13 @@ right=$(awk '{ c = sprintf("%c", 96 + NR); n += ($0 == c c) } END { print n }' a
 grep -q '"id":"qz","messages":\[{"role":"user","content":"say z"}\],"text":' a || complain "an answer's line is another one"
 ask 1 a --prompts messages.jsonl --chat-template chat.jinja
 grep -q 'has 26 answers already' out.log || complain "answers are made again"
+
+# Prompts that begin alike share the keys of their first two blocks, which are computed once.
+system=$(printf 'be %.0s' 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32 33 34 35 36 37 38 39 40)
+ask 1 shared --prompts texts --chat --chat-template chat.jinja --system "$system"
+grep -q ', 3200 were there already' out.log || complain "no keys are shared"
+ask 2 shared.two --prompts texts --chat --chat-template chat.jinja --system "$system" --tp 2 --batch 3
+cmp shared.texts shared.two.texts || complain "shared keys change answers"
 
 # A conversation in the terminal: the second question has an answer because the first one is there.
 talk() { ranks=$1; shift; printf '%s\n' "$@" | mpirun -n "$ranks" --oversubscribe "$BRUME" chat run --chat-template chat.jinja --stop '!' --max-tokens 8 2> out.log; }

@@ -87,7 +87,7 @@ refused 'has no chat template' run --prompts chat.jsonl
 echo '{"text": "hi"}' > text.jsonl
 refused "text.jsonl:1: needs a 'prompt'" run --prompts text.jsonl
 refused 'broken.jsonl:1:1:15: is not JSON' run --prompts broken.jsonl
-refused 'generate needs options that are numbers' run --prompt a --temperature nan
+refused 'an option must be a number that is finite' run --prompt a --temperature nan
 refused 'generate needs --prompts FILE or --prompt TEXT' run
 refused 'holds no checkpoints and no Hugging Face model' nowhere --prompt a
 refused "--end '<s>': tokens are bytes" run --prompt a --end '<s>'

@@ -155,15 +155,21 @@ TEST(Sampling, DrawsDependOnSeedSequenceAndPlace) {
 
 // --- scheduler ----------------------------------------------------------------------------------
 
-/// A cache that knows which token of which sequence each of its places holds.
+/// A number for all tokens up to one.
+std::uint32_t hash_behind(std::uint32_t before, std::int32_t token) {
+  return before * 31 + std::uint32_t(token);
+}
+constexpr std::uint32_t hash_of_none = 17;
+
+/// A cache that knows of which tokens, up to one, each of its places holds the key.
 struct Cache {
-  std::map<std::pair<int, int>, std::pair<std::int64_t, int>> held;  ///< by block and place in it
+  std::map<std::pair<int, int>, std::uint32_t> held;  ///< hashes, by block and place in it
 };
 
 /// The token that follows a history in this test's language.
 std::int32_t next_token(std::span<const std::int32_t> tokens) {
-  std::uint32_t hash = 17;
-  for (const std::int32_t token : tokens) hash = hash * 31 + std::uint32_t(token);
+  std::uint32_t hash = hash_of_none;
+  for (const std::int32_t token : tokens) hash = hash_behind(hash, token);
   return std::int32_t(hash >> 20 & 63);
 }
 
@@ -172,11 +178,14 @@ struct Job {
   int length;  ///< tokens of the answer
 };
 
+struct Counts {
+  std::int64_t preemptions = 0, shared = 0, computed = 0;  ///< tokens but for the first
+};
+
 /// Runs jobs and checks each pass. @return the answers, by id
 std::map<std::int64_t, std::vector<std::int32_t>> answers(const std::vector<Job>& jobs,
                                                           const model::Generation& sizes,
-                                                          int blocks_per_sequence,
-                                                          std::int64_t& preemptions) {
+                                                          int blocks_per_sequence, Counts& counts) {
   Scheduler scheduler(sizes, blocks_per_sequence);
   Cache cache;
   std::map<std::int64_t, std::vector<std::int32_t>> made;
@@ -196,23 +205,29 @@ std::map<std::int64_t, std::vector<std::int32_t>> answers(const std::vector<Job>
       return pass.tokens
           .tables[std::size_t(sequence * blocks_per_sequence + place / sizes.block_tokens)];
     };
-    std::map<int, std::int64_t> id_of;  // by place among the generator's sequences
-    for (std::size_t i = 0; i < tokens.size(); ++i) {
-      const auto [token, sequence, place] = tokens[i];
+    const auto held_at = [&](int sequence, int place) -> std::uint32_t& {
+      return cache.held[{block_of(sequence, place), place % sizes.block_tokens}];
+    };
+    // Keys of a pass are written before they are read, those of any sequence for all.
+    auto in_order = tokens;
+    std::ranges::stable_sort(in_order, {}, &engine::GeneratorPass::Token::place);
+    for (const auto& [token, sequence, place] : in_order) {
       EXPECT_TRUE(sequence >= 0 && sequence < sizes.sequences);
-      cache.held[{block_of(sequence, place), place % sizes.block_tokens}] = {sequence, token};
+      held_at(sequence, place) =
+          hash_behind(place == 0 ? hash_of_none : held_at(sequence, place - 1), token);
     }
-    // What a token sees is what its sequence has, whoever had the blocks before.
+    counts.computed += std::ssize(tokens);
+    // A token sees the keys of all tokens before it in its sequence.
     for (std::size_t i = 0; i < pass.wanted.size(); ++i) {
       const std::int64_t id = pass.wanted[i];
       const History history = scheduler.history(id);
       const auto [token, sequence, place] = tokens[i];
       EXPECT_EQ(place + 1, std::ssize(history.tokens));
       EXPECT_EQ(history.prompt, std::ssize(jobs[std::size_t(id)].prompt));
+      std::uint32_t hash = hash_of_none;
       for (int p = 0; p <= place; ++p) {
-        const auto& at = cache.held[{block_of(sequence, p), p % sizes.block_tokens}];
-        EXPECT_EQ(at.first, sequence);
-        EXPECT_EQ(at.second, history.tokens[std::size_t(p)]);
+        hash = hash_behind(hash, history.tokens[std::size_t(p)]);
+        EXPECT_EQ(held_at(sequence, p), hash);
       }
       const std::int32_t next = next_token(history.tokens);
       made[id].push_back(next);
@@ -222,7 +237,8 @@ std::map<std::int64_t, std::vector<std::int32_t>> answers(const std::vector<Job>
         scheduler.append(id, next);
     }
   }
-  preemptions = scheduler.preemptions();
+  counts.preemptions = scheduler.preemptions();
+  counts.shared = scheduler.shared_tokens();
   return made;
 }
 
@@ -233,7 +249,9 @@ TEST(Scheduler, AnswersDoNotDependOnSizes) {
     int longest = 0;
     for (Job& job : jobs) {
       job.prompt.resize(1 + random() % 20);
-      for (std::int32_t& token : job.prompt) token = std::int32_t(random() % 64);
+      // Some begin as others do.
+      const int kinds = trial % 2 == 0 ? 64 : 1 + int(random() % 2);
+      for (std::int32_t& token : job.prompt) token = std::int32_t(random() % unsigned(kinds));
       job.length = 1 + int(random() % 25);
       longest = std::max(longest, int(job.prompt.size()) + job.length);
     }
@@ -248,24 +266,64 @@ TEST(Scheduler, AnswersDoNotDependOnSizes) {
     for (const int sequences : {1, 3, 8})
       for (const int blocks : {needed, 2 * needed, sequences * needed})
         for (const int tokens : {8, 9, 40}) {
-          std::int64_t preemptions = 0;
+          Counts counts;
           EXPECT_EQ(answers(jobs,
                             {.tokens = tokens,
                              .sequences = sequences,
                              .blocks = blocks,
                              .block_tokens = block_tokens},
-                            needed, preemptions),
+                            needed, counts),
                     expected);
-          EXPECT_TRUE(blocks < sequences * needed || preemptions == 0);
+          EXPECT_TRUE(blocks < sequences * needed || counts.preemptions == 0);
         }
   }
 }
 
 TEST(Scheduler, ASmallCacheIsPreempted) {
   const std::vector<Job> jobs(4, Job{{1, 2, 3}, 20});
-  std::int64_t preemptions = 0;
-  answers(jobs, {.tokens = 16, .sequences = 4, .blocks = 12, .block_tokens = 2}, 12, preemptions);
-  EXPECT_GT(preemptions, 0);
+  Counts counts;
+  answers(jobs, {.tokens = 16, .sequences = 4, .blocks = 12, .block_tokens = 2}, 12, counts);
+  EXPECT_GT(counts.preemptions, 0);
+}
+
+TEST(Scheduler, EqualBeginningsAreComputedOnce) {
+  // Five answers to a prompt of 11 tokens, in blocks of 4: the first one computes 8 tokens for all.
+  std::vector<std::int32_t> prompt{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
+  const std::vector<Job> jobs(5, Job{prompt, 1});
+  for (const int sequences : {1, 5}) {
+    Counts counts;
+    answers(jobs, {.tokens = 64, .sequences = sequences, .blocks = 15, .block_tokens = 4}, 3,
+            counts);
+    EXPECT_EQ(counts.shared, 4 * 8);
+    EXPECT_EQ(counts.computed, 11 + 4 * 3);
+  }
+  // The last token is computed, whatever is there.
+  prompt.resize(8);
+  Counts counts;
+  answers({{prompt, 1}, {prompt, 1}},
+          {.tokens = 64, .sequences = 1, .blocks = 3, .block_tokens = 4}, 3, counts);
+  EXPECT_EQ(counts.shared, 4);
+  // An answer goes on with its question; another beginning has the same tokens elsewhere.
+  const auto made = answers(
+      {{prompt, 9}}, {.tokens = 64, .sequences = 1, .blocks = 6, .block_tokens = 4}, 5, counts);
+  std::vector<std::int32_t> next = prompt;
+  next.insert(next.end(), made.at(0).begin(), made.at(0).end());
+  std::vector<std::int32_t> shifted(next.begin() + 4, next.end());
+  answers({{prompt, 9}, {next, 1}, {shifted, 1}},
+          {.tokens = 64, .sequences = 1, .blocks = 6, .block_tokens = 4}, 5, counts);
+  EXPECT_EQ(counts.shared, 16);
+}
+
+// Keys that nobody uses go when others need their blocks, the oldest first.
+TEST(Scheduler, UnusedKeysGiveWay) {
+  const auto job = [](std::int32_t first) { return Job{{first, 1, 2, 3, 4, 5, 6, 7, 8}, 1}; };
+  Counts counts;
+  const model::Generation sizes{.tokens = 64, .sequences = 1, .blocks = 6, .block_tokens = 4};
+  answers({job(1), job(2), job(1), job(2)}, sizes, 3, counts);
+  EXPECT_EQ(counts.shared, 16);
+  // Three have no room: one takes the second block of the first, and so on.
+  answers({job(1), job(2), job(3), job(1), job(2), job(3)}, sizes, 3, counts);
+  EXPECT_LT(counts.shared, 24);
 }
 
 TEST(Scheduler, RefusesACacheWithoutRoomForASequence) {

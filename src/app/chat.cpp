@@ -100,6 +100,8 @@ class Dialogue {
  private:
   /// Asks for messages and answers them until the input ends. Collective.
   void converse(engine::Generator& generator) {
+    const model::Config& sizes = answering_.sizes();
+    generation::Scheduler scheduler(sizes.generation, sizes.blocks_per_sequence());
     for (;;) {
       std::string asked;  // tokens to answer; while there is no message, other ranks hear of that
       bool leaves = false;
@@ -111,7 +113,7 @@ class Dialogue {
       if (asked.empty()) continue;
       std::vector<std::int32_t> tokens(asked.size() / sizeof(std::int32_t));
       std::copy_n(asked.data(), asked.size(), reinterpret_cast<char*>(tokens.data()));
-      if (generator.copy_index() == 0) answer(generator, std::move(tokens));
+      if (generator.copy_index() == 0) answer(generator, scheduler, std::move(tokens));
     }
   }
 
@@ -183,9 +185,9 @@ class Dialogue {
   }
 
   /// Shows the answer to a prompt as it grows. Collective over the first copy of the model.
-  void answer(engine::Generator& generator, std::vector<std::int32_t> tokens) {
-    const model::Config& sizes = answering_.sizes();
-    generation::Scheduler scheduler(sizes.generation, sizes.blocks_per_sequence());
+  /// @param scheduler  has the keys of the conversation so far
+  void answer(engine::Generator& generator, generation::Scheduler& scheduler,
+              std::vector<std::int32_t> tokens) {
     const std::int64_t number = turns_++;
     scheduler.add(number, std::move(tokens));
     generation::Answer made(options_.stops);
@@ -200,8 +202,9 @@ class Dialogue {
       const std::size_t before = made.settled();
       ++count;
       const bool ended = answering_.ends(token) || made.add(answering_.bytes_of(token));
-      const bool full = count == options_.max_tokens ||
-                        std::ssize(scheduler.history(number).tokens) + 1 >= sizes.seq_len;
+      const bool full =
+          count == options_.max_tokens ||
+          std::ssize(scheduler.history(number).tokens) + 1 >= answering_.sizes().seq_len;
       show(made, before, ended || full);
       if (!ended && !full) {
         scheduler.append(number, token);

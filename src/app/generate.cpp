@@ -208,7 +208,8 @@ class Generation {
         }
       });
     }
-    std::array<double, 3> sums{double(made_), double(computed_), double(scheduler.preemptions())};
+    std::array<double, 4> sums{double(made_), double(computed_), double(scheduler.preemptions()),
+                               double(scheduler.shared_tokens())};
     if (generator.copy().rank() != 0) sums = {};
     job_.all_reduce(sums, comm::Reduction::sum);
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
@@ -217,8 +218,9 @@ class Generation {
       std::fflush(stdout);
     }
     if (!leader_ || asked_.empty()) return;
-    log::info("{} tokens of answers in {}: {:.1f} tokens/s; {} tokens were computed{}", sums[0],
+    log::info("{} tokens of answers in {}: {:.1f} tokens/s; {} tokens were computed{}{}", sums[0],
               format_seconds(seconds), sums[0] / seconds, sums[1],
+              sums[3] > 0.0 ? fmt::format(", {} were there already", sums[3]) : "",
               sums[2] > 0.0
                   ? fmt::format(", some again because the key cache was full {} times", sums[2])
                   : "");

@@ -5,19 +5,22 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "key_blocks.hpp"
 
 namespace brume::generation {
 
 Scheduler::Scheduler(const model::Generation& sizes, int blocks_per_sequence)
     : sizes_(sizes),
       blocks_per_sequence_(blocks_per_sequence),
+      blocks_(std::make_unique<KeyBlocks>(sizes.blocks)),
       tables_(std::size_t(sizes.sequences) * std::size_t(blocks_per_sequence)) {
   require(sizes.blocks >= blocks_per_sequence, Failure::input,
           "a key cache of {} has no room for one sequence of {} tokens",
           counted(sizes.blocks, "block"), blocks_per_sequence * sizes.block_tokens);
-  for (int block = sizes.blocks; block-- > 0;) free_blocks_.push_back(block);
   for (int slot = sizes.sequences; slot-- > 0;) free_slots_.push_back(slot);
 }
+
+Scheduler::~Scheduler() = default;
 
 void Scheduler::add(std::int64_t id, std::vector<std::int32_t> prompt) {
   require(!prompt.empty(), Failure::bug, "sequence {} has no token", id);
@@ -35,23 +38,33 @@ auto Scheduler::find(Running& running, std::int64_t id) {
 /// Takes the blocks that a sequence needs for so many first tokens. @return false if too few are
 /// left, of which it takes none
 bool Scheduler::reserve(Sequence& sequence, int tokens) {
-  const auto needed = std::size_t(ceil_div(tokens, sizes_.block_tokens));
-  if (needed > sequence.blocks.size() + free_blocks_.size()) return false;
-  while (sequence.blocks.size() < needed) {
-    const auto place = std::size_t(sequence.slot) * std::size_t(blocks_per_sequence_);
-    tables_[place + sequence.blocks.size()] = free_blocks_.back();
-    sequence.blocks.push_back(free_blocks_.back());
-    free_blocks_.pop_back();
-  }
+  const std::int64_t needed = ceil_div(tokens, sizes_.block_tokens);
+  if (needed > std::ssize(sequence.blocks) + blocks_->available()) return false;
+  while (std::ssize(sequence.blocks) < needed) put_block(sequence, blocks_->take());
   return true;
 }
 
+void Scheduler::put_block(Sequence& sequence, int block) {
+  const auto place = std::size_t(sequence.slot) * std::size_t(blocks_per_sequence_);
+  tables_[place + sequence.blocks.size()] = block;
+  sequence.blocks.push_back(block);
+}
+
+std::span<const std::int32_t> Scheduler::tokens_of_block(const Sequence& sequence,
+                                                         int number) const {
+  const auto size = std::size_t(sizes_.block_tokens);
+  return std::span(sequence.tokens).subspan(std::size_t(number) * size, size);
+}
+
 void Scheduler::release(Sequence& sequence) {
-  free_blocks_.insert(free_blocks_.end(), sequence.blocks.rbegin(), sequence.blocks.rend());
+  // The last blocks go first, because the others are of use without them.
+  for (auto block = sequence.blocks.rbegin(); block != sequence.blocks.rend(); ++block)
+    blocks_->release(*block);
   free_slots_.push_back(sequence.slot);
   sequence.blocks.clear();
   sequence.slot = -1;
   sequence.computed = 0;
+  sequence.prefix = KeyBlocks::nothing;
 }
 
 void Scheduler::preempt_newest() {
@@ -64,11 +77,30 @@ void Scheduler::preempt_newest() {
 bool Scheduler::begin_next() {
   if (waiting_.empty() || free_slots_.empty()) return false;
   Sequence& sequence = waiting_.front();
-  const auto tokens = int(sequence.tokens.size()) + 1;
-  if (std::size_t(ceil_div(tokens, sizes_.block_tokens)) > free_blocks_.size() && !running_.empty())
-    return false;
+  // Of the last token logits are made, so it is always computed.
+  const auto most_shared = (std::ssize(sequence.tokens) - 1) / sizes_.block_tokens;
+  std::vector<KeyBlocks::Known> shared;
+  int unused = 0;
+  while (std::ssize(shared) < most_shared) {
+    const KeyBlocks::Known next =
+        blocks_->find(shared.empty() ? KeyBlocks::nothing : shared.back().prefix,
+                      tokens_of_block(sequence, int(shared.size())));
+    if (next.block < 0) break;
+    unused += blocks_->is_used(next.block) ? 0 : 1;
+    shared.push_back(next);
+  }
+  const std::int64_t needed =
+      ceil_div(std::ssize(sequence.tokens) + 1, sizes_.block_tokens) - std::ssize(shared);
+  if (needed > blocks_->available() - unused && !running_.empty()) return false;
   sequence.slot = free_slots_.back();
   free_slots_.pop_back();
+  for (const KeyBlocks::Known& one : shared) {
+    blocks_->share(one.block);
+    put_block(sequence, one.block);
+    sequence.prefix = one.prefix;
+  }
+  sequence.computed = int(shared.size()) * sizes_.block_tokens;
+  shared_tokens_ += sequence.computed;
   running_.splice(running_.end(), waiting_, waiting_.begin());
   return true;
 }
@@ -82,7 +114,11 @@ void Scheduler::add_piece(Sequence& sequence, int count, Pass& pass,
     auto& tokens = wanted && i + 1 == count ? pass.tokens.tokens : others;
     tokens.push_back({sequence.tokens[std::size_t(place)], sequence.slot, place});
   }
+  const int first = sequence.computed / sizes_.block_tokens;
   sequence.computed += count;
+  for (int block = first; block < sequence.computed / sizes_.block_tokens; ++block)
+    sequence.prefix = blocks_->fill(sequence.blocks[std::size_t(block)], sequence.prefix,
+                                    tokens_of_block(sequence, block));
   if (wanted) pass.wanted.push_back(sequence.id);
 }
 
@@ -113,7 +149,7 @@ Scheduler::Pass Scheduler::next() {
     for (auto at = running_.begin(); at != running_.end(); ++at) take(at, decodes);
   while (left > 0 && begin_next()) {
     const auto newest = std::prev(running_.end());
-    if (!reserve(*newest, std::min(newest->left(), left))) {
+    if (!reserve(*newest, newest->computed + std::min(newest->left(), left))) {
       preempt_newest();
       break;
     }
