@@ -72,6 +72,10 @@ struct MergeSums {
   MergeSums& operator+=(const MergeSums& other);
 };
 
+/// The keys of the adapter that PEFT's files in a directory hold. @param config  the model alone
+/// @throws Error(input) where the files hold no adapter of this model
+deck::AdapterKeys adapter_keys(const std::filesystem::path& directory, const model::Config& config);
+
 /// Writes the adapter of a model as PEFT does: adapter_config.json and adapter_model.safetensors.
 /// @param base  directory of the model that it belongs to; empty: unknown
 /// @throws Error(input)  for an adapter that PEFT has no counterpart of

@@ -18,4 +18,16 @@ cat said log
 grep -q '⟦Me.<|endoftext|>⟧' said || fail "other text is shown"
 tail -3 said > last
 printf 'Me.\nFun.\nMe.\n' | cmp - last || fail "the model has not learned to answer"
-[ -s adapter/adapter_model.safetensors ] || fail "no adapter"
+# The adapter that was exported answers too, on the model that it was trained on.
+for weights in Llama-3.2-1B runs/chat; do
+  code=0
+  build/brume generate $weights --adapter adapter --set model.seq_len=64 --chat --chat-template inputs/chat.jinja --prompt 'Why?' > said 2> log || code=$?
+  case $weights in
+    runs/chat) [ $code -eq 2 ] && grep -q 'have an adapter of their own' log || fail "two adapters are taken" ;;
+    *) [ "$(cat said)" = Fun. ] || { cat log; fail "the adapter says $(cat said)"; } ;;
+  esac
+done
+build/brume eval Llama-3.2-1B --adapter adapter --data chats/valid.tok --set model.seq_len=64 --set data.documents=isolate --set training.precision=bf16 --json > one 2> log || { cat log; fail "no evaluation"; }
+build/brume eval runs/chat --json > own 2> log
+loss() { sed 's/.*"loss":\([0-9.]*\).*/\1/' "$1"; }
+awk -v a="$(loss one)" -v b="$(loss own)" 'BEGIN { d = a - b; exit !(a > 0 && d * d < 1e-4 * b * b) }' || { cat one own; fail "losses differ"; }

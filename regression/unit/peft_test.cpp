@@ -114,6 +114,13 @@ TEST_P(Adapters, GoOutAndIn) {
   EXPECT_EQ(config.at("use_rslora"), true);
   EXPECT_EQ(config.at("fan_in_fan_out"), model.family->name == "gpt");
   EXPECT_EQ(config.at("base_model_name_or_path"), "base");
+
+  // The files alone say what the keys of a deck were.
+  const deck::AdapterKeys found = adapter_keys(out.path(), config_of(directory));
+  const model::Adapter again = config_of(directory, found).adapter;
+  EXPECT_EQ(found.rank, 3);
+  EXPECT_EQ(again.scale, model.adapter.scale);
+  EXPECT_EQ(again.targets, model.adapter.targets);
 }
 
 /// Both parts of the files fill an engine, whose loss is that of the merged model.
@@ -262,6 +269,16 @@ TEST_F(AdapterFiles, OtherTargetsAreNamed) {
   said = refused(other);
   expect_in("has 4 tensors that the adapter has no place for: ", said);
   expect_in(R"("base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight")", said);
+}
+
+TEST_F(AdapterFiles, SayTheirKeys) {
+  const deck::AdapterKeys found = adapter_keys(folder.path(), config_of(directory));
+  EXPECT_EQ(found.rank, 2);
+  EXPECT_EQ(found.alpha, 4.0);
+  EXPECT_EQ(found.scaling, "standard");
+  EXPECT_EQ(found.targets, keys.targets);
+  expect_in("has no tensor of this model's linear layers",
+            test::refusal([&] { adapter_keys(folder.path(), config_of(models / "gpt2")); }));
 }
 
 TEST_F(AdapterFiles, OtherShapesAndFormatsAreNamed) {

@@ -43,25 +43,30 @@ Answering::Answering(const AnswerOptions& options, comm::Session& session, comm:
     read_deck();
     read_tokenizer();
   });
+  if (!options_.adapter.empty()) adapter_ = open_adapter(options_.adapter, model_, job_);
   if (!checkpoint_) find_first_weights(options_.weights, model_, job_);
   session_.set_silence_limit(deck_.training.silence_limit_s);
   kernels::allow_tf32(deck_.training.tf32);
 }
 
 void Answering::read_deck() {
-  const auto parse = [&](const std::vector<std::string>& sets) {
+  std::vector<std::string> own;  // those of the user win
+  const auto parse = [&] {
+    std::vector<std::string> sets = own;
+    sets.insert(sets.end(), options_.sets.begin(), options_.sets.end());
     deck_ = deck_of_weights(options_.weights, checkpoint_, job_.size(), sets);
     model_ = model::config(deck_.model, deck_.training.precision);
   };
-  parse(options_.sets);
+  parse();
   const bool given = std::ranges::any_of(
       options_.sets, [](const std::string& set) { return set.starts_with("training.precision"); });
-  if (checkpoint_ || given) return;
-  const interop::Dtype dtype = interop::PretrainedWeights(options_.weights, model_).dtype();
-  std::vector<std::string> sets{
-      fmt::format("training.precision=\"{}\"", model::name(precision_of(dtype)))};
-  sets.insert(sets.end(), options_.sets.begin(), options_.sets.end());
-  parse(sets);
+  if (!checkpoint_ && !given) {
+    const interop::Dtype dtype = interop::PretrainedWeights(options_.weights, model_).dtype();
+    own.push_back(fmt::format("training.precision=\"{}\"", model::name(precision_of(dtype))));
+  }
+  if (!options_.adapter.empty())
+    for (std::string& set : adapter_sets(options_.adapter, model_)) own.push_back(std::move(set));
+  if (!own.empty()) parse();
 }
 
 std::int32_t Answering::token_of(const std::string& text, const char* option) const {
@@ -134,6 +139,7 @@ void Answering::with_generator(const std::function<void(engine::Generator&)>& us
   const kernels::Runtime runtime(threads);
   engine::Generator generator(plan_, sizes_, inference_settings(session_, deck_, threads), job_);
   load_weights({options_.weights, checkpoint_}, model_, generator.slabs(), job_);
+  if (adapter_) load_adapter(*adapter_, generator.slabs(), job_);
   use(generator);
 }
 

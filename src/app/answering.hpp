@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -16,6 +17,7 @@
 #include "deck/deck.hpp"
 #include "engine/generator.hpp"
 #include "generation/scheduler.hpp"
+#include "interop/hugging_face.hpp"
 #include "io/checkpoint.hpp"
 #include "model/model.hpp"
 #include "plan/plan.hpp"
@@ -85,6 +87,7 @@ class Answering {
   comm::Session& session_;
   comm::Communicator& job_;
   std::optional<io::CheckpointInfo> checkpoint_;
+  std::unique_ptr<interop::PretrainedWeights> adapter_;  ///< null: none, or the weights' own
   deck::Deck deck_{};
   model::Config model_{};
   std::filesystem::path tokenizer_path_;

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 #include <filesystem>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <numbers>
 #include <optional>
@@ -68,6 +69,7 @@ class Evaluation {
     const kernels::Runtime runtime(threads);
     engine::Engine engine(plan_, model_, inference_settings(session_, deck_, threads), job_);
     load_weights({options_.weights, checkpoint_}, model_, engine.slabs(), job_);
+    if (adapter_) load_adapter(*adapter_, engine.slabs(), job_);
     use(engine);
   }
 
@@ -206,9 +208,15 @@ class Evaluation {
   void read() {
     checkpoint_ = find_weights(job_, options_.weights);
     comm::together(job_, [&] {
-      deck_ = deck_of_weights(options_.weights, checkpoint_, job_.size(), options_.sets);
-      model_ = model::config(deck_.model, deck_.training.precision);
+      const auto parse = [&](std::vector<std::string> sets) {
+        sets.insert(sets.end(), options_.sets.begin(), options_.sets.end());
+        deck_ = deck_of_weights(options_.weights, checkpoint_, job_.size(), sets);
+        model_ = model::config(deck_.model, deck_.training.precision);
+      };
+      parse({});
+      if (!options_.adapter.empty()) parse(adapter_sets(options_.adapter, model_));
     });
+    if (!options_.adapter.empty()) adapter_ = open_adapter(options_.adapter, model_, job_);
     if (!checkpoint_) find_first_weights(options_.weights, model_, job_);
     session_.set_silence_limit(deck_.training.silence_limit_s);
     kernels::allow_tf32(deck_.training.tf32);
@@ -284,6 +292,7 @@ class Evaluation {
   comm::Communicator& job_;
   bool leader_;
   std::optional<io::CheckpointInfo> checkpoint_;
+  std::unique_ptr<interop::PretrainedWeights> adapter_;  ///< null: none, or the weights' own
   deck::Deck deck_{};
   model::Config model_{};
   plan::Plan plan_{};

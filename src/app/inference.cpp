@@ -1,5 +1,8 @@
 #include "inference.hpp"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include "base/error.hpp"
 #include "device/device.hpp"
 #include "interop/hugging_face.hpp"
@@ -16,6 +19,18 @@ deck::Deck deck_of_weights(const std::string& weights,
           "{}: holds no checkpoints and no Hugging Face model", weights);
   sets.insert(sets.begin(), "model.dropout=0");
   return pretrained_deck(weights, ranks, sets);
+}
+
+std::vector<std::string> adapter_sets(const std::string& directory, const model::Config& model) {
+  require(model.adapter.rank == 0, Failure::input,
+          "--adapter {}: these weights have an adapter of their own. Name the model that it was "
+          "trained on.",
+          directory);
+  const deck::AdapterKeys keys = interop::adapter_keys(directory, model);
+  return {fmt::format("training.adapter.rank={}", keys.rank),
+          fmt::format("training.adapter.alpha={}", keys.alpha),
+          fmt::format("training.adapter.scaling=\"{}\"", keys.scaling),
+          fmt::format("training.adapter.targets=[\"{}\"]", fmt::join(keys.targets, "\",\""))};
 }
 
 hardware::Cluster cluster_of(const comm::Session& session, const comm::Communicator& job) {

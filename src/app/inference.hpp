@@ -22,6 +22,10 @@ deck::Deck deck_of_weights(const std::string& weights,
                            const std::optional<io::CheckpointInfo>& checkpoint, int ranks,
                            std::vector<std::string> sets);
 
+/// Settings of a deck that give its model the adapter in PEFT's files.
+/// @throws Error(input) where the model has an adapter already, or the files none for it
+std::vector<std::string> adapter_sets(const std::string& directory, const model::Config& model);
+
 /// The nodes and ranks of a job, with as much memory as can be had.
 hardware::Cluster cluster_of(const comm::Session& session, const comm::Communicator& job);
 

@@ -188,6 +188,10 @@ struct CommandLine {
         ->add_option("weights", eval.weights,
                      "Run directory, one of its checkpoints, or a Hugging Face model")
         ->required();
+    verb_eval
+        ->add_option("--adapter", eval.adapter,
+                     "Directory of an adapter of PEFT for these weights (default: the run's own)")
+        ->type_name("DIR");
     verb_eval->add_option("--data", eval.data, "Token file (default: the run's data.valid)")
         ->type_name("FILE");
     verb_eval
@@ -226,6 +230,10 @@ struct CommandLine {
         ->add_option("weights", o.weights,
                      "Run directory, one of its checkpoints, or a Hugging Face model")
         ->required();
+    of_verb
+        ->add_option("--adapter", o.adapter,
+                     "Directory of an adapter of PEFT for these weights (default: the run's own)")
+        ->type_name("DIR");
     of_verb->add_option("--system", o.system, "System message before each conversation")
         ->type_name("TEXT");
     of_verb

@@ -206,7 +206,7 @@ class Training {
       load(*run_.resume, run_.data_text, run_.model, *engine_, crew_);
     else if (run_.first_weights)
       load_weights(*run_.first_weights, run_.model, engine_->slabs(), crew_);
-    if (run_.first_adapter) load_adapter(*run_.first_adapter, *engine_, crew_);
+    if (run_.first_adapter) load_adapter(*run_.first_adapter, engine_->slabs(), crew_);
     const std::string& directory = run_.deck.output.directory;
     comm::together(crew_, [&] {
       if (!leader_) return;

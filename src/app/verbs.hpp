@@ -31,6 +31,7 @@ struct RunOptions : DeckOptions {
 
 struct EvalOptions {
   std::string weights;      ///< run directory, checkpoint or Hugging Face model
+  std::string adapter;      ///< directory of PEFT's files; empty: none
   std::string data;         ///< token file; empty: the deck's data.valid
   std::string completions;  ///< lines of JSON to score instead; empty: none
   std::string tokenizer;    ///< of these, and of bytes; empty: that which lies beside the weights
@@ -43,6 +44,7 @@ struct EvalOptions {
 
 struct AnswerOptions {
   std::string weights;               ///< run directory, checkpoint or Hugging Face model
+  std::string adapter;               ///< directory of PEFT's files; empty: none
   std::string tokenizer;             ///< empty: the weights' own
   std::string chat_template;         ///< file; empty: the tokenizer's own
   std::string system;                ///< message before each conversation; empty: none

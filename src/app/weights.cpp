@@ -201,13 +201,13 @@ std::unique_ptr<interop::PretrainedWeights> open_adapter(const std::string& dire
     adapter =
         std::make_unique<interop::PretrainedWeights>(directory, model, interop::FileKind::adapter);
   });
-  if (log::leads()) log::info("the adapter begins with the weights in {}", directory);
+  if (log::leads()) log::info("the adapter has the weights in {}", directory);
   return adapter;
 }
 
-void load_adapter(const interop::PretrainedWeights& adapter, engine::Engine& engine,
+void load_adapter(const interop::PretrainedWeights& adapter, std::vector<engine::Slab> slabs,
                   comm::Communicator& world) {
-  comm::together(world, [&] { adapter.fill(weights_of(engine.slabs())); });
+  comm::together(world, [&] { adapter.fill(weights_of(std::move(slabs))); });
 }
 
 }  // namespace brume::app

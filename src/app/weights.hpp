@@ -82,8 +82,8 @@ std::unique_ptr<interop::PretrainedWeights> open_adapter(const std::string& dire
                                                          const model::Config& model,
                                                          comm::Communicator& world);
 
-/// Fills the weights of the engine's adapter. Collective. @throws AgreedError(input)
-void load_adapter(const interop::PretrainedWeights& adapter, engine::Engine& engine,
+/// Fills the slabs that are an adapter's weights. Collective. @throws AgreedError(input)
+void load_adapter(const interop::PretrainedWeights& adapter, std::vector<engine::Slab> slabs,
                   comm::Communicator& world);
 
 }  // namespace brume::app

@@ -13,6 +13,7 @@
 #include "base/log.hpp"
 #include "deck/json.hpp"
 #include "json_reader.hpp"
+#include "model/layer.hpp"
 
 namespace brume::interop {
 namespace {
@@ -73,11 +74,18 @@ void check_features(const json& config, const std::string& name) {
       name, deck::describe_json(init));
 }
 
-void check_adapter_config(const json& config, const model::Adapter& adapter,
-                          const std::string& name) {
+/// The object in adapter_config.json, which describes a LoRA. @throws Error(input)
+json adapter_config(const fs::path& directory) {
+  const std::string name = (directory / adapter_config_file).string();
+  json config = deck::load_json(name, largest_adapter_config_bytes);
   require(config.is_object() && value_of(config, "peft_type") == "LORA", Failure::input,
           "{}: 'peft_type' must be \"LORA\"", name);
   check_features(config, name);
+  return config;
+}
+
+void check_adapter_config(const json& config, const model::Adapter& adapter,
+                          const std::string& name) {
   const double rank = number(at(config, "r", name), "r", name),
                alpha = number(at(config, "lora_alpha", name), "lora_alpha", name);
   require(rank == adapter.rank, Failure::input,
@@ -100,8 +108,7 @@ void check_adapter_config(const json& config, const model::Adapter& adapter,
 fs::path adapter_file(const fs::path& directory, const model::Adapter& adapter) {
   const fs::path config = directory / adapter_config_file,
                  tensors = directory / adapter_tensor_file;
-  check_adapter_config(deck::load_json(config.string(), largest_adapter_config_bytes), adapter,
-                       config.string());
+  check_adapter_config(adapter_config(directory), adapter, config.string());
   std::error_code none;
   require(
       fs::exists(tensors, none) || !fs::exists(directory / pickled_adapter, none), Failure::input,
@@ -109,6 +116,36 @@ fs::path adapter_file(const fs::path& directory, const model::Adapter& adapter) 
       "it with save_pretrained",
       directory.string(), pickled_adapter, adapter_tensor_file);
   return tensors;
+}
+
+deck::AdapterKeys adapter_keys(const fs::path& directory, const model::Config& config) {
+  const json file = adapter_config(directory);
+  const std::string name = (directory / adapter_config_file).string();
+  constexpr std::int64_t largest_rank = 4096;
+  const std::int64_t rank = size(at(file, "r", name), "r", name);
+  require(rank >= 1 && rank <= largest_rank, Failure::input, "{}: 'r' = {}, expected 1 to {}", name,
+          rank, largest_rank);
+  deck::AdapterKeys keys{.rank = int(rank),
+                         .alpha = number(at(file, "lora_alpha", name), "lora_alpha", name),
+                         .scaling = value_of(file, "use_rslora") == true ? "rslora" : "standard",
+                         .weights = directory.string()};
+  const TensorFile tensors(directory / adapter_tensor_file);
+  const auto has = [&](model::Module target) {
+    model::Config adapted = config;
+    adapted.adapter = {.rank = keys.rank, .scale = 1.0, .targets = {target}};
+    try {
+      return std::ranges::any_of(adapter_layout(adapted).tensors, [&](const NewTensor& tensor) {
+        return tensors.tensors().contains(tensor.name);
+      });
+    } catch (const Error&) {  // PEFT has no adapters of this layer
+      return false;
+    }
+  };
+  for (const model::Module target : model::adapter_targets(config))
+    if (has(target)) keys.targets.push_back(model::target_name(target));
+  require(!keys.targets.empty(), Failure::input, "{}: has no tensor of this model's linear layers",
+          tensors.name());
+  return keys;
 }
 
 void write_adapter(const fs::path& directory, const model::Config& config,
