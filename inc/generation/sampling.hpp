@@ -19,6 +19,14 @@ struct Sampling {
   bool log_probabilities = false;  ///< whether choices have theirs
 };
 
+/// A number of Sampling, by its name in files and, with hyphens, on the command line.
+struct SamplingKey {
+  const char* name;
+  double Sampling::*value;
+  double least, most;
+};
+std::span<const SamplingKey> sampling_keys();
+
 /// The tokens of a sequence so far.
 struct History {
   std::span<const std::int32_t> tokens;

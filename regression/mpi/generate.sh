@@ -76,6 +76,17 @@ first=$(printf %s "$answer" | head -c 1)
 "$BRUME" generate run --prompts lines.txt --max-tokens 4 > lines.out 2> out.log
 [ "$(grep -c '"finish_reason":"length"' lines.out)" -eq 2 ] &&
   grep -q '"index":1,.*"error":"the prompt has 300 tokens' lines.out || { cat lines.out; complain "long prompts"; }
+# Keys of a request are those of the command line, for its prompt alone.
+printf '{"custom_id": "a", "body": {"model": "m", "prompt": "ab", "max_tokens": 5, "temperature": 1.5, "top_k": 40, "seed": 7, "n": 2, "logprobs": 1, "logit_bias": {}}}\n{"prompt": "ab", "max_tokens": 1}\n' > body.jsonl
+"$BRUME" generate run --prompts body.jsonl -o body --max-tokens 6 > out.log 2>&1 || complain "no answers to requests"
+grep -q "keys of 'body' that have no effect: logit_bias" out.log || complain "a key is dropped in silence"
+"$BRUME" generate run --prompt ab --json --max-tokens 5 --temperature 1.5 --top-k 40 --seed 7 --samples 2 --log-probabilities > options 2> out.log
+"$BRUME" generate run --prompt ab --json --max-tokens 6 > plain 2> out.log
+answer() { sed 's/.*"text":\("[^"]*"\).*"tokens":\([0-9]*\).*/\2 \1/'; }
+grep '"id":"a"' body | answer | sort > body.answers
+answer < options | sort | cmp - body.answers || complain "requests have other answers"
+grep '"index":1' body | answer > one.answer
+answer < plain | cmp - one.answer || complain "a request changes another one"
 printf '\357\273\277{"prompt":"a",}\n' > broken.jsonl
 refused() { # sentence, arguments
   code=0; says=$1; shift
@@ -86,8 +97,10 @@ echo '{"messages": [{"role": "user", "content": "hi"}]}' > chat.jsonl
 refused 'has no chat template' run --prompts chat.jsonl
 echo '{"text": "hi"}' > text.jsonl
 refused "text.jsonl:1: needs a 'prompt'" run --prompts text.jsonl
+printf '{"body": {"prompt": "a", "top_p": 2}}\n' > range.jsonl
+refused "range.jsonl:1: 'top_p' must be a number from 0 to 1" run --prompts range.jsonl
 refused 'broken.jsonl:1:1:15: is not JSON' run --prompts broken.jsonl
-refused 'an option must be a number that is finite' run --prompt a --temperature nan
+refused '--temperature must be a number' run --prompt a --temperature nan
 refused 'generate needs --prompts FILE or --prompt TEXT' run
 refused 'holds no checkpoints and no Hugging Face model' nowhere --prompt a
 refused "--end '<s>': tokens are bytes" run --prompt a --end '<s>'

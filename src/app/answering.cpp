@@ -146,14 +146,16 @@ void Answering::with_generator(const std::function<void(engine::Generator&)>& us
 std::vector<generation::Choice> Answering::choose(
     engine::Generator& generator, const generation::Scheduler::Pass& pass,
     const generation::Scheduler& scheduler,
-    const std::function<std::uint64_t(std::int64_t id)>& number_of) const {
+    const std::function<Draw(std::int64_t id)>& draw_of) const {
   const std::span<const float> logits = generator.run(pass.tokens);
   comm::Communicator& copy = generator.copy();
   std::vector<generation::Choice> chosen(pass.wanted.size());
   const auto vocab = std::size_t(model_.vocab_size);
-  for (std::size_t i = 0; i < chosen.size() && copy.rank() == generator.sampler(); ++i)
-    chosen[i] = generation::choose(logits.subspan(i * vocab, vocab), options_.sampling,
-                                   scheduler.history(pass.wanted[i]), number_of(pass.wanted[i]));
+  for (std::size_t i = 0; i < chosen.size() && copy.rank() == generator.sampler(); ++i) {
+    const Draw draw = draw_of(pass.wanted[i]);
+    chosen[i] = generation::choose(logits.subspan(i * vocab, vocab), draw.how,
+                                   scheduler.history(pass.wanted[i]), draw.sequence);
+  }
   if (!chosen.empty())
     copy.broadcast(std::as_writable_bytes(std::span(chosen)), generator.sampler());
   return chosen;
@@ -211,9 +213,9 @@ plan::Plan Answering::plan_of(int tp) const {
                              .tp = tp});
 }
 
-void Answering::choose_plan(std::int64_t longest_prompt, int batch, Copies copies) {
+void Answering::choose_plan(std::int64_t tokens, int batch, Copies copies) {
   // Learned positions keep their number.
-  const std::int64_t needed = round_up(longest_prompt + options_.max_tokens, 64);
+  const std::int64_t needed = round_up(tokens, 64);
   needed_tokens_ =
       model_.rotary() ? int(std::min<std::int64_t>(needed, model_.seq_len)) : model_.seq_len;
   batch_ = batch;

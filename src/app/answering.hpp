@@ -55,10 +55,10 @@ class Answering {
   std::string refusal(std::int64_t tokens, std::int64_t room) const;
 
   /// Chooses the plan that is given, or copies of the model. Collective.
-  /// @param longest_prompt  number of tokens
-  /// @param batch           sequences at once on a copy
+  /// @param tokens  of the longest prompt and its answer
+  /// @param batch   sequences at once on a copy
   /// @throws AgreedError(input)
-  void choose_plan(std::int64_t longest_prompt, int batch, Copies copies = Copies::fewest_ranks);
+  void choose_plan(std::int64_t tokens, int batch, Copies copies = Copies::fewest_ranks);
   const plan::Plan& plan() const { return plan_; }
   const model::Config& sizes() const { return sizes_; }  ///< the model with those of generation
   double cache_bytes() const;                            ///< of a rank of the first stage
@@ -66,13 +66,18 @@ class Answering {
   /// Loads the weights and calls `use`. Collective. @throws AgreedError(input)
   void with_generator(const std::function<void(engine::Generator&)>& use);
 
+  /// How the next token of a sequence is drawn.
+  struct Draw {
+    const generation::Sampling& how;
+    std::uint64_t sequence;  ///< its number for the random numbers
+  };
+
   /// Computes a pass, and the tokens that follow from it, in the order of `pass.wanted`. Collective
   /// over the copy of the model.
-  /// @param number_of  the number of a sequence, by its id, for the random numbers of its tokens
-  std::vector<generation::Choice> choose(
-      engine::Generator& generator, const generation::Scheduler::Pass& pass,
-      const generation::Scheduler& scheduler,
-      const std::function<std::uint64_t(std::int64_t id)>& number_of) const;
+  std::vector<generation::Choice> choose(engine::Generator& generator,
+                                         const generation::Scheduler::Pass& pass,
+                                         const generation::Scheduler& scheduler,
+                                         const std::function<Draw(std::int64_t id)>& draw_of) const;
 
  private:
   void read_deck();

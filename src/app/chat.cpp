@@ -85,8 +85,7 @@ class Dialogue {
     comm::together(job_, [&] { answering_.read_conversations(); });
     const std::int64_t context =
         std::min<std::int64_t>(options_.context_tokens, answering_.model().seq_len);
-    answering_.choose_plan(std::max<std::int64_t>(1, context - options_.max_tokens), 1,
-                           Copies::widest);
+    answering_.choose_plan(context, 1, Copies::widest);
     answering_.with_generator([&](engine::Generator& generator) {
       if (leader_) {
         const plan::Stage& stage = answering_.plan().stages.front();
@@ -195,8 +194,10 @@ class Dialogue {
     int count = 0;
     while (scheduler.open() > 0) {
       const generation::Scheduler::Pass pass = scheduler.next();
-      const std::vector<generation::Choice> chosen = answering_.choose(
-          generator, pass, scheduler, [&](std::int64_t id) { return std::uint64_t(id); });
+      const std::vector<generation::Choice> chosen =
+          answering_.choose(generator, pass, scheduler, [&](std::int64_t id) {
+            return Answering::Draw{options_.sampling, std::uint64_t(id)};
+          });
       if (chosen.empty()) continue;
       const std::int32_t token = chosen.front().token;
       const std::size_t before = made.settled();

@@ -73,8 +73,10 @@ class Generation {
   void read_prompts() {
     nlohmann::ordered_json texts = nlohmann::ordered_json::array();  // of conversations
     comm::together(job_, [&] {
-      if (!options_.prompts_file.empty()) prompts_ = app::read_prompts(options_.prompts_file);
-      for (const std::string& text : options_.prompts) prompts_.push_back({text});
+      if (!options_.prompts_file.empty())
+        prompts_ = app::read_prompts(options_.prompts_file, options_);
+      for (const std::string& text : options_.prompts)
+        prompts_.push_back({.settings = options_, .text = text});
       for (Prompt& prompt : prompts_) {
         if (options_.chat && !prompt.conversation)
           prompt.conversation = as_conversation(prompt.text);
@@ -114,7 +116,7 @@ class Generation {
     comm::together(job_, [&] {
       if (!leader_ || options_.output.empty()) return;
       output_.emplace(options_.output);
-      const Answered found = read_answered(options_.output, prompts_, options_.samples, *output_);
+      const Answered found = read_answered(options_.output, prompts_, *output_);
       for (const bool error : {false, true})
         for (const auto& [prompt, sample] : error ? found.errors : found.answers)
           done += fmt::format("{} {} {} ", int(error), prompt, sample);
@@ -130,7 +132,7 @@ class Generation {
     std::string errors;
     std::int64_t without = 0;
     for (std::int64_t i = 0; i < std::ssize(prompts_); ++i)
-      for (int sample = 0; sample < options_.samples; ++sample) {
+      for (int sample = 0; sample < prompts_[std::size_t(i)].settings.samples; ++sample) {
         if (answered.contains({i, sample})) continue;
         const std::string refusal = refusal_of(i);
         if (refusal.empty()) {
@@ -149,6 +151,10 @@ class Generation {
     });
     if (leader_ && without > 0)
       log::warn("prompts without an answer: {}; each has a line that says why", without);
+  }
+
+  const AnswerSettings& settings_of(const Asked& asked) const {
+    return prompts_[std::size_t(asked.prompt)].settings;
   }
 
   std::string refusal_of(std::int64_t prompt) const {
@@ -171,7 +177,8 @@ class Generation {
   void choose_plan() {
     std::int64_t longest = 1;
     for (const Asked& asked : asked_)
-      longest = std::max(longest, std::ssize(tokens_[std::size_t(asked.prompt)]));
+      longest = std::max(
+          longest, std::ssize(tokens_[std::size_t(asked.prompt)]) + settings_of(asked).max_tokens);
     const int batch = int(std::clamp<std::int64_t>(std::ssize(asked_), 1, options_.batch));
     answering_.choose_plan(longest, batch);
     if (!leader_) return;
@@ -254,7 +261,7 @@ class Generation {
   void begin(generation::Scheduler& scheduler, std::int64_t id) {
     const Asked& asked = asked_[std::size_t(id)];
     scheduler.add(id, tokens_[std::size_t(asked.prompt)]);
-    open_.emplace(id, Open{asked, generation::Answer(options_.stops)});
+    open_.emplace(id, Open{asked, generation::Answer(settings_of(asked).stops)});
   }
 
   /// A pass, and the tokens that follow from it. Collective over the copy.
@@ -264,7 +271,8 @@ class Generation {
     const std::vector<generation::Choice> chosen =
         answering_.choose(generator, pass, scheduler, [&](std::int64_t id) {
           const Asked& asked = open_.at(id).asked;
-          return (std::uint64_t(asked.prompt) << 32) + std::uint64_t(asked.sample);
+          return Answering::Draw{settings_of(asked).sampling,
+                                 (std::uint64_t(asked.prompt) << 32) + std::uint64_t(asked.sample)};
         });
     for (std::size_t i = 0; i < chosen.size(); ++i)
       go_on(scheduler, pass.wanted[i], chosen[i], generator.copy().rank() == 0);
@@ -283,7 +291,7 @@ class Generation {
       finish = "end";
     else if (open.answer.add(answering_.bytes_of(token)))
       finish = "stop";
-    else if (open.tokens == options_.max_tokens ||
+    else if (open.tokens == settings_of(open.asked).max_tokens ||
              std::ssize(scheduler.history(id).tokens) + 1 >= answering_.sizes().seq_len)
       finish = "length";
     if (streams() && leader_) {
@@ -303,14 +311,15 @@ class Generation {
     AnswerLine answer = answer_line(open.asked, finish);
     answer.text = open.answer.text();
     answer.tokens = open.tokens;
-    if (options_.sampling.log_probabilities) answer.log_probability = open.log_probability;
+    if (settings_of(open.asked).sampling.log_probabilities)
+      answer.log_probability = open.log_probability;
     return json_line(answer);
   }
 
   /// Whether the one answer is shown as it grows.
   bool streams() const {
     return options_.output.empty() && !options_.json && prompts_.size() == 1 &&
-           options_.samples == 1;
+           prompts_.front().settings.samples == 1;
   }
 
   /// Appends lines to the output, on rank 0.

@@ -11,6 +11,7 @@
 #include <exception>
 #include <functional>
 #include <iostream>
+#include <map>
 #include <memory>
 #include <new>
 #include <string>
@@ -224,6 +225,14 @@ struct CommandLine {
     verb_eval->callback([this] { verb = [this] { return app::eval(eval); }; });
   }
 
+  inline static const std::map<std::string_view, const char*> sampling_help{
+      {"temperature", "Divides logits before a token is drawn; 0: the most likely token"},
+      {"top_p", "Draw from the fewest tokens whose probabilities add up to X"},
+      {"min_p", "Draw from tokens with this share of the largest probability"},
+      {"repetition_penalty", "Divides positive logits of tokens that occurred, multiplies others"},
+      {"presence_penalty", "Subtracted from logits of tokens that the answer has"},
+      {"frequency_penalty", "... for each time that the answer has the token"}};
+
   /// Options of verbs by which a model answers.
   static void add_answering(CLI::App* of_verb, app::AnswerOptions& o) {
     of_verb
@@ -245,45 +254,17 @@ struct CommandLine {
         ->type_name("N")
         ->check(above_0)
         ->capture_default_str();
-    of_verb
-        ->add_option("--temperature", o.sampling.temperature,
-                     "Divides logits before a token is drawn; 0: the most likely token")
-        ->type_name("T")
-        ->check(CLI::Range(0.0, 100.0))
-        ->capture_default_str();
+    for (const generation::SamplingKey& key : generation::sampling_keys()) {
+      std::string option = std::string("--") + key.name;
+      std::ranges::replace(option, '_', '-');
+      of_verb->add_option(option, o.sampling.*key.value, sampling_help.at(key.name))
+          ->type_name("X")
+          ->check(CLI::Range(key.least, key.most))
+          ->capture_default_str();
+    }
     of_verb->add_option("--top-k", o.sampling.top_k, "Draw from the K most likely tokens; 0: all")
         ->type_name("K")
         ->check(CLI::NonNegativeNumber)
-        ->capture_default_str();
-    of_verb
-        ->add_option("--top-p", o.sampling.top_p,
-                     "Draw from the fewest tokens whose probabilities add up to P")
-        ->type_name("P")
-        ->check(CLI::Range(0.0, 1.0))
-        ->capture_default_str();
-    of_verb
-        ->add_option("--min-p", o.sampling.min_p,
-                     "Draw from tokens with this share of the largest probability")
-        ->type_name("P")
-        ->check(CLI::Range(0.0, 1.0))
-        ->capture_default_str();
-    of_verb
-        ->add_option("--repetition-penalty", o.sampling.repetition_penalty,
-                     "Divides positive logits of tokens that occurred, multiplies negative ones")
-        ->type_name("R")
-        ->check(CLI::Range(0.01, 100.0))
-        ->capture_default_str();
-    of_verb
-        ->add_option("--presence-penalty", o.sampling.presence_penalty,
-                     "Subtracted from logits of tokens that the answer has")
-        ->type_name("X")
-        ->check(CLI::Range(-100.0, 100.0))
-        ->capture_default_str();
-    of_verb
-        ->add_option("--frequency-penalty", o.sampling.frequency_penalty,
-                     "... for each time that the answer has the token")
-        ->type_name("X")
-        ->check(CLI::Range(-100.0, 100.0))
         ->capture_default_str();
     of_verb->add_option("--seed", o.sampling.seed, "Seed of drawn tokens")
         ->type_name("N")
@@ -320,10 +301,10 @@ struct CommandLine {
   }
 
   static void check_answering(const app::AnswerOptions& o) {
-    const generation::Sampling& how = o.sampling;
-    for (const double value : {how.temperature, how.top_p, how.min_p, how.repetition_penalty,
-                               how.presence_penalty, how.frequency_penalty, o.cache_gib})
-      require(std::isfinite(value), Failure::input, "an option must be a number that is finite");
+    for (const generation::SamplingKey& key : generation::sampling_keys())
+      require(std::isfinite(o.sampling.*key.value), Failure::input, "--{} must be a number",
+              key.name);
+    require(std::isfinite(o.cache_gib), Failure::input, "--cache-gib must be a number");
     require(o.tp == 0 || o.plan.empty(), Failure::input,
             "--plan has its own tensor parallelism: leave --tp out");
     require(std::ranges::find(o.stops, "") == o.stops.end(), Failure::input, "--stop needs a text");

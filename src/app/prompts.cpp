@@ -1,14 +1,17 @@
 #include "prompts.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <system_error>
 
 #include "base/error.hpp"
 #include "base/files.hpp"
+#include "base/log.hpp"
 #include "deck/json.hpp"
 #include "io/appended_file.hpp"
 
@@ -18,6 +21,11 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 using nlohmann::ordered_json;
+
+/// Keys of a request that change no answer, or are read elsewhere.
+constexpr std::array<std::string_view, 11> harmless_keys{
+    "model", "prompt",   "messages", "tools",        "documents", "chat_template_kwargs",
+    "user",  "metadata", "store",    "service_tier", "stream"};
 
 constexpr std::int64_t most_lines_bytes = std::int64_t{1} << 32;
 
@@ -41,13 +49,60 @@ std::string name_of(const ordered_json& object) {
   return {};
 }
 
-Prompt prompt_of(std::string_view line, const std::string& where) {
+/// Takes settings from a body of a request as servers know it. Names of others are added to
+/// `unknown`.
+void take_settings(const ordered_json& body, const std::string& where, AnswerSettings& settings,
+                   std::set<std::string>& unknown) {
+  const auto number = [&](const std::string& key, const ordered_json& value, double least,
+                          double most) {
+    require(value.is_number() && value >= least && value <= most, Failure::input,
+            "{}: '{}' must be a number from {} to {}", where, key, least, most);
+    return value.get<double>();
+  };
+  const auto whole = [&](const std::string& key, const ordered_json& value, std::int64_t least) {
+    require(value.is_number_integer() && value >= least && value <= INT32_MAX, Failure::input,
+            "{}: '{}' must be a whole number, at least {}", where, key, least);
+    return value.get<int>();
+  };
+  for (const auto& [key, value] : body.items()) {
+    if (value.is_null()) continue;
+    const auto real = std::ranges::find(generation::sampling_keys(), std::string_view(key),
+                                        [](const auto& one) { return std::string_view(one.name); });
+    if (real != generation::sampling_keys().end()) {
+      settings.sampling.*real->value = number(key, value, real->least, real->most);
+    } else if (key == "max_tokens" || key == "max_completion_tokens") {
+      settings.max_tokens = whole(key, value, 1);
+    } else if (key == "n") {
+      settings.samples = whole(key, value, 1);
+    } else if (key == "top_k") {
+      settings.sampling.top_k = std::max(0, whole(key, value, -1));  // -1: all
+    } else if (key == "seed") {
+      settings.sampling.seed = std::uint64_t(whole(key, value, 0));
+    } else if (key == "logprobs") {
+      settings.sampling.log_probabilities = value != false && value != 0;
+    } else if (key == "stop") {
+      settings.stops.clear();
+      for (const ordered_json& one : value.is_array() ? value : ordered_json::array({value})) {
+        require(one.is_string() && one != "", Failure::input,
+                "{}: 'stop' must be a text that is not empty, or a list of these", where);
+        settings.stops.push_back(one.get<std::string>());
+      }
+    } else if (std::ranges::find(harmless_keys, key) == harmless_keys.end()) {
+      unknown.insert(key);
+    }
+  }
+}
+
+Prompt prompt_of(std::string_view line, const std::string& where, const AnswerSettings& given,
+                 std::set<std::string>& unknown) {
   const ordered_json object = deck::parse_ordered_json(line, where);
   require(object.is_object(), Failure::input, "{}: must be an object of JSON", where);
   const auto body = object.find("body");
-  const ordered_json& from = body != object.end() && body->is_object() ? *body : object;
+  const bool has_body = body != object.end() && body->is_object();
+  const ordered_json& from = has_body ? *body : object;
+  Prompt made{.settings = given, .text = {}, .id = name_of(object)};
+  if (has_body) take_settings(*body, where, made.settings, unknown);
   if (from.contains("messages")) {
-    Prompt made{.text = {}, .id = name_of(object)};
     made.conversation.emplace(ordered_json::object());
     for (const char* key : {"messages", "tools", "documents", "chat_template_kwargs"})
       if (from.contains(key)) (*made.conversation)[key] = from[key];
@@ -56,7 +111,8 @@ Prompt prompt_of(std::string_view line, const std::string& where) {
   const auto prompt = from.find("prompt");
   require(prompt != from.end() && prompt->is_string(), Failure::input,
           "{}: needs a 'prompt' that is a string, or 'messages'", where);
-  return {prompt->get<std::string>(), name_of(object)};
+  made.text = prompt->get<std::string>();
+  return made;
 }
 
 /// The key and the value by which an answer's line keeps its prompt.
@@ -77,19 +133,24 @@ std::string dump(const ordered_json& value) {
   return value.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
 
-std::vector<Prompt> read_prompts(const fs::path& file) {
+std::vector<Prompt> read_prompts(const fs::path& file, const AnswerSettings& given) {
   const Bytes bytes = read_file(file, Failure::input, most_lines_bytes, Links::follow);
   std::vector<Prompt> prompts;
   std::optional<bool> lines_of_json;
+  std::set<std::string> unknown;
   std::string_view text = as_text(bytes);
   if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);  // a mark of UTF-8
   for_lines(text, [&](std::string_view line, std::int64_t number) {
     if (!lines_of_json) lines_of_json = line.substr(line.find_first_not_of(" \t")).starts_with('{');
     const std::string where = fmt::format("{}:{}", file.string(), number);
-    prompts.push_back(*lines_of_json ? prompt_of(line, where) : Prompt{std::string(line)});
+    prompts.push_back(*lines_of_json ? prompt_of(line, where, given, unknown)
+                                     : Prompt{.settings = given, .text = std::string(line)});
     prompts.back().line = number;
   });
   require(!prompts.empty(), Failure::input, "{}: holds no prompts", file.string());
+  if (!unknown.empty() && log::leads())
+    log::warn("{}: keys of 'body' that have no effect: {}", file.string(),
+              fmt::join(unknown, ", "));
   return prompts;
 }
 
@@ -107,7 +168,7 @@ std::string json_line(const AnswerLine& answer) {
   return dump(line) + "\n";
 }
 
-Answered read_answered(const fs::path& file, const std::vector<Prompt>& prompts, int samples,
+Answered read_answered(const fs::path& file, const std::vector<Prompt>& prompts,
                        io::AppendedFile& output) {
   require(output.lock(), Failure::input, "{}: another job writes its answers there", file.string());
   Answered answered;
@@ -126,7 +187,8 @@ Answered read_answered(const fs::path& file, const std::vector<Prompt>& prompts,
       return object[key].is_number_unsigned() ? object[key].get<std::int64_t>() : -1;
     };
     const std::int64_t index = whole_number("index", -1), sample = whole_number("sample", 0);
-    require_answer(index >= 0 && index < std::ssize(prompts) && sample >= 0 && sample < samples &&
+    require_answer(index >= 0 && index < std::ssize(prompts) && sample >= 0 &&
+                       sample < prompts[std::size_t(index)].settings.samples &&
                        object.contains("finish_reason") &&
                        answers(object, prompts[std::size_t(index)]),
                    number);

@@ -11,10 +11,12 @@
 #include <vector>
 
 #include "io/appended_file.hpp"
+#include "verbs.hpp"
 
 namespace brume::app {
 
 struct Prompt {
+  AnswerSettings settings;
   std::string text;     ///< of a conversation: that which the chat template makes of it
   std::string id = {};  ///< JSON, the file's own name of it; empty: none
   std::optional<nlohmann::ordered_json> conversation = {};  ///< see chat::Writer
@@ -23,10 +25,11 @@ struct Prompt {
 
 /// The prompts of a file. If its first line begins with '{', each line is JSON, with the prompt as
 /// "prompt" or a conversation as "messages", or with both in "body" as OpenAI-compatible servers
-/// take batches; "id" or "custom_id" names it. The texts of conversations are left empty. Otherwise
+/// take batches; "id" or "custom_id" names it. The texts of conversations are left empty. Keys of a
+/// "body" that servers know, such as "max_tokens", win over `given`. Otherwise
 /// each line is a prompt. Empty lines do not count.
 /// @throws Error(input) naming the line
-std::vector<Prompt> read_prompts(const std::filesystem::path& file);
+std::vector<Prompt> read_prompts(const std::filesystem::path& file, const AnswerSettings& given);
 
 /// One answer to a prompt.
 struct AnswerLine {
@@ -53,6 +56,6 @@ struct Answered {
 /// unfinished.
 /// @throws Error(input) for a file of anything else, or that another job writes; Error(storage)
 Answered read_answered(const std::filesystem::path& file, const std::vector<Prompt>& prompts,
-                       int samples, io::AppendedFile& output);
+                       io::AppendedFile& output);
 
 }  // namespace brume::app

@@ -42,7 +42,15 @@ struct EvalOptions {
   bool json = false;
 };
 
-struct AnswerOptions {
+/// How answers to a prompt are made.
+struct AnswerSettings {
+  int max_tokens = 256;  ///< of an answer
+  int samples = 1;       ///< answers to a prompt
+  generation::Sampling sampling;
+  std::vector<std::string> stops;  ///< texts that end an answer
+};
+
+struct AnswerOptions : AnswerSettings {
   std::string weights;               ///< run directory, checkpoint or Hugging Face model
   std::string adapter;               ///< directory of PEFT's files; empty: none
   std::string tokenizer;             ///< empty: the weights' own
@@ -50,12 +58,9 @@ struct AnswerOptions {
   std::string system;                ///< message before each conversation; empty: none
   std::optional<std::string> begin;  ///< token before each prompt; nothing: the tokenizer's own
   std::vector<std::string> ends;     ///< tokens that end an answer; none: the model's own
-  std::vector<std::string> stops;    ///< texts that end an answer
-  int max_tokens = 256;              ///< of an answer
-  generation::Sampling sampling;
-  double cache_gib = 0.0;  ///< most memory of a rank for keys; 0: what is left
-  int tp = 0;              ///< 0: as few ranks as the model fits on
-  std::string plan;        ///< file; empty: copies over all ranks
+  double cache_gib = 0.0;            ///< most memory of a rank for keys; 0: what is left
+  int tp = 0;                        ///< 0: as few ranks as the model fits on
+  std::string plan;                  ///< file; empty: copies over all ranks
   std::vector<std::string> sets;
 };
 
@@ -63,7 +68,6 @@ struct GenerateOptions : AnswerOptions {
   std::string prompts_file;          ///< lines of text or JSON; empty: none
   std::vector<std::string> prompts;  ///< texts
   std::string output;                ///< file of answers; empty: standard output
-  int samples = 1;                   ///< answers to each prompt
   int batch = 16;                    ///< sequences at once on a copy of the model
   bool json = false;                 ///< lines of JSON for a single prompt too
   bool chat = false;                 ///< prompts are messages of a user

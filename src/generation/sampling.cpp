@@ -1,6 +1,7 @@
 #include "generation/sampling.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -82,6 +83,17 @@ std::int32_t draw(std::span<const float> logits, const Sampling& how, double num
 }
 
 }  // namespace
+
+std::span<const SamplingKey> sampling_keys() {
+  static constexpr std::array keys{
+      SamplingKey{"temperature", &Sampling::temperature, 0.0, 100.0},
+      SamplingKey{"top_p", &Sampling::top_p, 0.0, 1.0},
+      SamplingKey{"min_p", &Sampling::min_p, 0.0, 1.0},
+      SamplingKey{"repetition_penalty", &Sampling::repetition_penalty, 0.01, 100.0},
+      SamplingKey{"presence_penalty", &Sampling::presence_penalty, -100.0, 100.0},
+      SamplingKey{"frequency_penalty", &Sampling::frequency_penalty, -100.0, 100.0}};
+  return keys;
+}
 
 Choice choose(std::span<const float> logits, const Sampling& how, const History& history,
               std::uint64_t sequence) {
