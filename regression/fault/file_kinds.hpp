@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/error.hpp"
+#include "chat/template.hpp"
 #include "checkpoint_samples.hpp"
 #include "data/token_file.hpp"
 #include "data/token_writer.hpp"
@@ -63,6 +64,7 @@ class FileKinds {
     add_hugging_face();
     add_tokenizers();
     add_tokens();
+    add_chats();
     add_file("megatron", "train.sh", {megatron_script}, [](const fs::path& path) {
       interop::read_megatron(path.string(), {"cluster.machine=\"dgx-a100-80\""});
     });
@@ -229,6 +231,24 @@ class FileKinds {
               "\x4a\x54\x48\xce\xc9\x2f\x4d\x51\xaa\xe5\x02\x00\x84\x38\x99\x81\x14\x00\x00\x00",
               "\x28\xb5\x2f\xfd\x04\x58\xa1\x00\x00{\"text\": \"a cloud\"}\n\xd8\xd4\x37\xf1"),
         [](const fs::path& path) { interop::read_documents(path, {}); });
+  }
+
+  void add_chats() {
+    const nlohmann::ordered_json cases =
+        nlohmann::ordered_json::parse(shipped("data/chat/cases.json"));
+    std::vector<std::string> templates;
+    for (const auto& one : cases.at("cases")) {
+      const auto text = one.at("template").get<std::string>();
+      if (one.contains("text") && text.size() > 60) templates.push_back(text);
+    }
+    add("template", std::move(templates), [values = cases.at("values")](const std::string& text) {
+      chat::Template(text, "a.jinja").render(values);
+    });
+    const fs::path plain = BRUME_REGRESSION_DIR "/../inputs/chat.jinja";
+    add_file(
+        "chats", "chats.jsonl",
+        {R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]})"},
+        [plain](const fs::path& path) { interop::read_documents(path, {.chat_template = plain}); });
   }
 
   static constexpr const char* megatron_script = R"(#!/bin/bash

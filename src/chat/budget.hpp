@@ -7,6 +7,8 @@ namespace brume::chat {
 
 /// Begins the budget of a template, on this thread.
 void begin_budget();
+/// Says that all that was taken so far is the template's input: a larger one may take more.
+void end_input();
 
 /// Takes bytes that are made, or looked at, from the budget; none are given back.
 /// @throws Error(input) when it is used up

@@ -25,6 +25,7 @@ class Parser {
   bool is_name(std::string_view text) const;
   bool take_sign(std::string_view text);
   bool take_name(std::string_view text);
+  bool take_tag(std::string_view tag);
   void need_sign(std::string_view text);
   void need_name(std::string_view text);
   void need_end();
@@ -35,6 +36,7 @@ class Parser {
   // --- statements (statements.cpp) ---
   /// Statements up to a tag that begins with one of these names, which is not taken.
   Statement block(const std::vector<std::string_view>& ends);
+  Statement otherwise_until(const char* end);
   Statement body(const char* end);  ///< block up to a tag that only has this name, which is taken
   Statement statement();
   Statement if_statement();

@@ -65,7 +65,8 @@ void Parser::fail(const std::string& message) const {
 }
 
 void Parser::fail_here(std::string_view expected) const {
-  fail(fmt::format("expected {}, found '{:.40}'", expected, word().text));
+  const bool tag = word().kind == Word::Kind::begin;
+  fail(fmt::format("expected {}, found '{:.40}'", expected, words_[at_ + (tag ? 1 : 0)].text));
 }
 
 Statement Parser::run() {
@@ -121,12 +122,24 @@ Statement Parser::outside_loops(const std::function<Statement()>& parse) {
 Statement Parser::body(const char* end) {
   need_end();
   Statement made = block({end});
-  if (word().kind != Word::Kind::begin || words_[at_ + 1].text != end)
-    fail(fmt::format("expected '{}', found '{:.40}'", end,
-                     word().kind == Word::Kind::begin ? words_[at_ + 1].text : word().text));
-  at_ += 2;
+  if (!take_tag(end)) fail_here(fmt::format("'{}'", end));
   need_end();
   return made;
+}
+
+/// Takes the beginning of a tag with that name.
+bool Parser::take_tag(std::string_view tag) {
+  const bool here = word().kind == Word::Kind::begin && words_[at_ + 1].text == tag;
+  at_ += here ? 2 : 0;
+  return here;
+}
+
+/// The rest of a statement that may have an `else`; none: it has not.
+Statement Parser::otherwise_until(const char* end) {
+  if (take_tag("else")) return body(end);
+  if (!take_tag(end)) fail_here(fmt::format("'{}'", end));
+  need_end();
+  return {};
 }
 
 Statement Parser::statement() {
@@ -159,22 +172,13 @@ Statement Parser::statement() {
 
 Statement Parser::if_statement() {
   std::vector<std::pair<Expression, Statement>> cases;
-  Statement otherwise;
-  for (bool more = true; more;) {
+  do {
     Expression condition = tuple_or_expression();
     need_end();
     Statement then = block({"elif", "else", "endif"});
     cases.emplace_back(std::move(condition), std::move(then));
-    if (word().kind != Word::Kind::begin) fail_here("'endif'");
-    ++at_;
-    more = take_name("elif");
-  }
-  if (take_name("else")) {
-    otherwise = body("endif");
-  } else {
-    need_name("endif");
-    need_end();
-  }
+  } while (take_tag("elif"));
+  Statement otherwise = otherwise_until("endif");
   return [cases = std::move(cases), otherwise = std::move(otherwise)](Run& run) {
     for (const auto& [condition, then] : cases)
       if (condition(run).truth()) return then(run);
@@ -250,15 +254,7 @@ Statement Parser::for_statement() {
   ++loops_;
   Statement turn = block({"else", "endfor"});
   --loops_;
-  Statement otherwise;
-  if (word().kind != Word::Kind::begin) fail_here("'endfor'");
-  ++at_;
-  if (take_name("else")) {
-    otherwise = body("endfor");
-  } else {
-    need_name("endfor");
-    need_end();
-  }
+  Statement otherwise = otherwise_until("endfor");
   return [variables = std::move(variables), values = std::move(values),
           condition = std::move(condition), turn = std::move(turn),
           otherwise = std::move(otherwise), line = word().line](Run& run) {

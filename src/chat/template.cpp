@@ -46,6 +46,7 @@ Rendered Template::render(const nlohmann::ordered_json& values) const {
   Run run(functions());
   try {
     for (const auto& [key, value] : values.items()) run.scope->set(key, Value::of(value));
+    end_input();
     run.within_scope([&] { program_->body(run); });
   } catch (const Error& error) {
     if (error.failure() != Failure::input) throw;
