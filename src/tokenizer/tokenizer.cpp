@@ -206,17 +206,27 @@ std::int64_t Tokenizer::encode(std::string_view prompt, std::string_view text,
 std::vector<std::int64_t> Tokenizer::encode(std::string_view text,
                                             std::span<const std::size_t> borders,
                                             std::vector<std::int32_t>& tokens) {
-  std::vector<std::int32_t> whole, alone;
+  std::vector<std::int32_t> whole;
   encode(text, whole);
-  std::vector<std::int64_t> counts;
-  for (const std::size_t border : borders) {
-    const std::string_view before = text.substr(0, border);
-    alone.clear();
-    encode(before, alone);
+  const auto spell = [&](std::span<const std::int32_t> some) {
     std::string spelled;
-    for (const std::int32_t token : alone) spelled += scheme_->text(token);
+    for (const std::int32_t token : some) spelled += scheme_->text(token);
+    return spelled;
+  };
+  // Tokens that spell the text itself spell its beginnings, too.
+  const bool spells_text = spell(whole) == text;
+  const auto spelled_before = [&](std::string_view before) {
+    if (spells_text) return std::string(before);
+    std::vector<std::int32_t> alone;
+    encode(before, alone);
+    std::string spelled = spell(alone);
     // Models of SentencePiece leave a space out that a text ends with.
     if (before.ends_with(' ') && !spelled.ends_with(' ')) spelled += ' ';
+    return spelled;
+  };
+  std::vector<std::int64_t> counts;
+  for (const std::size_t border : borders) {
+    const std::string spelled = spelled_before(text.substr(0, border));
     std::string_view rest = spelled;
     const auto beyond = std::ranges::find_if(whole, [&](std::int32_t token) {
       const std::string& next = scheme_->text(token);
