@@ -40,6 +40,7 @@ struct TokenDocument {
   std::int64_t answer_bytes = 0;  ///< ... behind what is given
   bool begins = true;             ///< it does not go on with the document before it
   bool whole = false;             ///< a conversation, or a prompt and its completion: never cut
+  bool follows = false;           ///< it is held out if the document before is
   bool replaced = false;          ///< bytes of its text that are no UTF-8 became U+FFFD
 
   /// The turns of a conversation, or the one of another document.

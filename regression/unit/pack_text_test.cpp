@@ -174,6 +174,31 @@ TEST_F(PackText, AnswersOfConversationsAreLearned) {
             std::string::npos);
 }
 
+// A conversation that becomes several documents is not on both sides of what is held out.
+TEST_F(PackText, ConversationsAreHeldOutAsAWhole) {
+  const fs::path chat =
+      put("chat.jinja",
+          "{% for m in messages %}{{ m.content }}{{ '?' if loop.last and m.role == 'assistant' }};"
+          "{% endfor %}");
+  std::string lines;
+  for (const char c : std::string("abcdefgh"))
+    lines += fmt::format(
+        "{{\"messages\": [{{\"role\": \"user\", \"content\": \"{0}\"}}, "
+        "{{\"role\": \"assistant\", \"content\": \"{0}1\"}}, "
+        "{{\"role\": \"user\", \"content\": \"{0}\"}}, "
+        "{{\"role\": \"assistant\", \"content\": \"{0}2\"}}]}}\n",
+        c);
+  const PackedText packed = pack_text({put("a.jsonl", lines)}, directory_ / "out",
+                                      {.valid_ratio = 0.3, .chat_template = chat});
+  EXPECT_EQ(packed.documents, 16);
+  const std::string train = text_of(packed.train), valid = text_of(packed.valid);
+  EXPECT_GT(std::ssize(valid), 20);
+  for (const char c : std::string("abcdefgh")) {
+    const std::string both = fmt::format("{0};{0}1?;{0};{0}1;{0};{0}2?;", c);
+    EXPECT_NE(train.find(both) != train.npos, valid.find(both) != valid.npos) << c;
+  }
+}
+
 // Lines of many parts of a file, some longer than a part, packed on all cores: all come once, in
 // order, and a wrong one is named by its number.
 TEST_F(PackText, LongFilesOfLinesKeepTheirOrder) {

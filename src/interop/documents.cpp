@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <span>
+#include <utility>
 
 #include "base/error.hpp"
 #include "deck/json.hpp"
@@ -133,8 +134,12 @@ void Encoder::line(std::string_view line, const std::string& where,
     } catch (const Error& error) {
       throw Error(error.failure(), "{}: has 'messages'. {}", where, error.what());
     }
-    for (const chat::Conversation& one : chat_->texts(deck::parse_ordered_json(line, where), where))
+    bool follows = false;
+    for (const chat::Conversation& one :
+         chat_->texts(deck::parse_ordered_json(line, where), where)) {
       documents.push_back(conversation(one));
+      documents.back().follows = std::exchange(follows, true);
+    }
     return;
   }
   const std::string* const prompt = text_in(object, "prompt");

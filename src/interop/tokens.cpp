@@ -105,9 +105,9 @@ class Dealer {
   void add_whole(const TokenDocument& document) {
     const auto size = double(document.tokens.size());
     whole_ += size;
-    const bool held_out = whole_held_out_ + size / 2.0 <= whole_ * ratio_;
-    if (held_out) whole_held_out_ += size;
-    Stream& stream = held_out ? valid : train;
+    if (!document.follows) holds_out_ = whole_held_out_ + size / 2.0 <= whole_ * ratio_;
+    if (holds_out_) whole_held_out_ += size;
+    Stream& stream = holds_out_ ? valid : train;
     const std::span<const std::int32_t> tokens = document.tokens;
     for (const Turn& turn : document.all_turns())
       stream.add(tokens.subspan(std::size_t(turn.begin), std::size_t(turn.end - turn.begin)),
@@ -120,6 +120,7 @@ class Dealer {
   std::size_t filled_ = 0;                     ///< tokens in the present block
   double blocks_ = 0;                          ///< blocks before it
   double whole_ = 0.0, whole_held_out_ = 0.0;  ///< tokens of documents that stay whole
+  bool holds_out_ = false;                     ///< ... the last of them
 };
 
 /// Encodes pieces on all cores, and hands their documents out in the pieces' order.
