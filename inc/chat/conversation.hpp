@@ -23,12 +23,12 @@ struct Conversation {
 /// "chat_template_kwargs", whose keys are variables of the template.
 class Writer {
  public:
-  /// @param tokenizer  the folder of a tokenizer, or its file: with tokenizer_config.json for the
-  ///                   texts of special tokens; empty: there are none
-  /// @param file       the template; empty: chat_template.jinja of that folder, or the template in
-  ///                   tokenizer_config.json
+  /// @param folder  of the tokenizer, with tokenizer_config.json for the texts of special tokens;
+  ///                empty: there are none
+  /// @param file    the template; empty: chat_template.jinja of that folder, or the template in
+  ///                tokenizer_config.json
   /// @throws Error(input) where there is no template, or it is none
-  explicit Writer(const std::filesystem::path& tokenizer, const std::filesystem::path& file = {});
+  explicit Writer(const std::filesystem::path& folder, const std::filesystem::path& file = {});
 
   /// The text that a model answers. @param where  the conversation, for messages
   /// @throws Error(input)

@@ -12,7 +12,7 @@ namespace brume::deck {
 /// @param origin  the file's name, for messages
 /// @throws Error(input) with origin, line and column when the text is not JSON
 nlohmann::json parse_json(std::string_view text, const std::string& origin);
-/// The same, with the keys of objects in their order.
+/// The same, with the keys of objects, at most 10,000 each, in their order.
 nlohmann::ordered_json parse_ordered_json(std::string_view text, const std::string& origin);
 
 /// A regular file of at most so many bytes. @throws Error(input)

@@ -78,6 +78,10 @@ class Tokenizer {
   std::unique_ptr<Scheme> scheme_;
 };
 
+/// The folder in which a tokenizer's file lies, with those that belong to it.
+/// @param path  as of Tokenizer
+std::filesystem::path folder_of(const std::filesystem::path& path);
+
 /// Whether a text is UTF-8, so that encoding it replaces nothing.
 bool is_utf8(std::string_view text);
 

@@ -46,6 +46,8 @@ ask 1 shared --prompts texts --chat --chat-template chat.jinja --system "$system
 grep -q ', 3200 were there already' out.log || complain "no keys are shared"
 ask 2 shared.two --prompts texts --chat --chat-template chat.jinja --system "$system" --tp 2 --batch 3
 cmp shared.texts shared.two.texts || complain "shared keys change answers"
+ask 1 messages --prompts messages.jsonl --chat-template chat.jinja --system "$system"
+cmp shared.texts messages.texts || complain "no system message before messages"
 
 # A conversation in the terminal: the second question has an answer because the first one is there.
 talk() { ranks=$1; shift; printf '%s\n' "$@" | mpirun -n "$ranks" --oversubscribe "$BRUME" chat run --chat-template chat.jinja --stop '!' --max-tokens 8 2> out.log; }
@@ -58,6 +60,8 @@ head -3 said | cmp - expected || { cat said; complain "other answers in the term
 grep -q '^/reset' said && grep -q 'there is no /none' out.log || complain "no help"
 [ "$(head -1 saved.jsonl)" = "{\"messages\":[{\"role\":\"user\",\"content\":\"say c\"},{\"role\":\"assistant\",\"content\":\"$answer\"},{\"role\":\"user\",\"content\":\"more\"},{\"role\":\"assistant\",\"content\":\"ok\"}]}" ] ||
   { cat saved.jsonl; complain "another conversation is saved"; }
+# The last line may lack its end.
+[ "$(printf 'say c' | timeout 60 "$BRUME" chat run --chat-template chat.jinja --stop '!' --max-tokens 8 2> out.log)" = "$answer" ] || complain "a line without an end"
 # What was saved can be learned.
 "$BRUME" import tokens saved.jsonl -o again --chat-template chat.jinja --valid 0 > out.log 2>&1 && grep -q 'packed 2 documents' out.log || complain "saved conversations are not read"
 # A conversation that is too long is said, and forgotten.
@@ -66,4 +70,5 @@ talk 1 "$long" 'say c' > said && [ "$(cat said)" = "$answer" ] && grep -q 'fit: 
 
 refused_soon 2 'has no chat template' "$BRUME" chat run
 refused_soon 2 'add --chat' "$BRUME" generate run --prompt a --system b
+refused_soon 2 'no prompt is a conversation' "$BRUME" generate run --prompt a --chat-template chat.jinja
 refused_soon 2 "texts.jinja:1: expected a value, found '%}'" sh -c "printf '{%% if %%}' > texts.jinja; exec \"$BRUME\" generate run --prompt a --chat --chat-template texts.jinja"

@@ -193,8 +193,6 @@ TEST_F(Conversations, AnswersAreBehindThePromptsBeforeThem) {
   EXPECT_EQ(
       Writer(folder_.path()).prompt({{"messages", {{{"role", "user"}, {"content", "x"}}}}}, "w"),
       "^<user>x\n<assistant>");
-  // The file of a tokenizer is as good as its folder.
-  EXPECT_EQ(Writer(folder_.path() / "tokenizer.json").end_token(), "$");
 }
 
 TEST_F(Conversations, TheTemplateMaySayWhatIsAnAnswer) {
@@ -221,6 +219,33 @@ TEST_F(Conversations, AnswersWrittenInTwoWaysHaveTheirOwnTexts) {
       "{% if add_generation_prompt %}<assistant>think{% endif %}");
   EXPECT_EQ(texts(two_turns_),
             (std::vector<std::string>{"<user>a\n<assistant>[b\n]<user>c\n<assistant>[d\n]"}));
+}
+
+// A template that shows the system message only before the last message of a user.
+TEST_F(Conversations, PromptsThatChangeWithTheAnswerAreRefused) {
+  put("chat_template.jinja",
+      "{% for m in messages %}{% if m.role == 'user' and loop.last %}SYSTEM {% endif %}"
+      "{{ m.content }};{% endfor %}");
+  EXPECT_NE(refused("{\"messages\": " + two_turns_ + "}")
+                .find("a.jsonl:3: the template writes the messages before an answer otherwise"),
+            std::string::npos);
+}
+
+TEST_F(Conversations, AnswersWithinAnswersAreOne) {
+  put("chat_template.jinja",
+      "a{% generation %}b{% generation %}c{% endgeneration %}d{% endgeneration %}e");
+  EXPECT_EQ(texts(two_turns_), (std::vector<std::string>{"a[bcd]e"}));
+}
+
+TEST_F(Conversations, TooManyAnswersAreRefused) {
+  put("chat_template.jinja", "{% for m in messages %}{{ m.content }};{% endfor %}");
+  std::string messages;
+  for (int i = 0; i < 1500; ++i)
+    messages += std::string(i == 0 ? "" : ", ") + R"({"role": ")" +
+                (i % 2 == 0 ? "user" : "assistant") + R"(", "content": ")" +
+                std::string(1000, 'x') + "\"}";
+  EXPECT_NE(refused("{\"messages\": [" + messages + "]}").find("has too many answers"),
+            std::string::npos);
 }
 
 TEST_F(Conversations, ToolsAndVariablesReachTheTemplate) {

@@ -98,8 +98,7 @@ void Answering::read_tokenizer() {
 void Answering::read_conversations() {
   if (chat_) return;
   chat_.emplace(interop::conversation_writer(tokenizer_path_, tokenizer_ ? &*tokenizer_ : nullptr,
-                                             options_.chat_template, options_.begin.value_or(""),
-                                             options_.ends.empty() ? "" : options_.ends.front()));
+                                             options_.chat_template, "", ""));
   // Models that learned to chat end their answers by the token that ends texts of the tokenizer.
   if (!options_.ends.empty() || !tokenizer_ || chat_->end_token().empty()) return;
   if (const auto end = tokenizer_->find(chat_->end_token())) ends_.insert(*end);
@@ -244,13 +243,19 @@ void Answering::choose_plan(std::int64_t tokens, int batch, Copies copies) {
     for (int tp = 1; tp <= job_.size(); ++tp)
       if (job_.size() % tp == 0 && (options_.tp == 0 || options_.tp == tp)) widths.push_back(tp);
     if (copies == Copies::widest) std::ranges::reverse(widths);
+    int widest = 0;  // that the model allows
     for (const int tp : widths) {
       try {
         if (use(plan_of(tp), tp)) return;
+        widest = std::max(widest, tp);
       } catch (const Error& error) {
         if (error.failure() != Failure::input) throw;
         refused = error;
       }
+    }
+    if (widest > 0) {  // memory seems short: this takes the least of each rank
+      use(plan_of(widest), widest);
+      return;
     }
     if (refused) throw Error(*refused);
     require(job_.size() % std::max(1, options_.tp) == 0, Failure::input,

@@ -38,15 +38,17 @@ constexpr const char* help =
     "/undo       forget the last message and its answer\n"
     "/save FILE  append the conversation to a file, as `brume import tokens` reads it\n"
     "/quit       leave; so does the end of the input\n"
-    "A message that begins with '/' is written with '//'.\n";
+    "A message that begins with '/' is written with '//'.\n"
+    "An answer that ends with ' ...' was cut off by --max-tokens or --context.\n";
 
 /// Lines of standard input, without waiting for long.
 class Lines {
  public:
-  /// The next line; none: none has come yet.
+  /// The next line; none: none has come yet, or the input has ended.
   std::optional<std::string> next() {
     constexpr int wait_ms = 500;
     constexpr std::size_t longest_bytes = std::size_t{4} << 20;
+    if (ended()) return std::nullopt;
     const std::size_t end = read_.find('\n');
     if (end == read_.npos && !ended_) {
       ::pollfd input{STDIN_FILENO, POLLIN, 0};
@@ -86,11 +88,12 @@ class Dialogue {
     const std::int64_t context =
         std::min<std::int64_t>(options_.context_tokens, answering_.model().seq_len);
     answering_.choose_plan(context, 1, Copies::widest);
+    context_tokens_ = context;
     answering_.with_generator([&](engine::Generator& generator) {
       if (leader_) {
         const plan::Stage& stage = answering_.plan().stages.front();
-        log::info("up to {} tokens, tp {} on {}; /help says what else there is",
-                  answering_.sizes().seq_len, stage.tp, counted(job_.size(), "rank"));
+        log::info("up to {} tokens, tp {} on {}; /help says what else there is", context_tokens_,
+                  stage.tp, counted(job_.size(), "rank"));
       }
       converse(generator);
     });
@@ -133,8 +136,7 @@ class Dialogue {
       const std::string text =
           answering_.conversations().prompt({{"messages", messages_}}, "the conversation");
       const std::vector<std::int32_t> tokens = answering_.encode(text, true);
-      const std::string refusal =
-          answering_.refusal(std::ssize(tokens), answering_.sizes().seq_len);
+      const std::string refusal = answering_.refusal(std::ssize(tokens), context_tokens_);
       require(refusal.empty(), Failure::input, "{}: /reset begins a new conversation", refusal);
       asked.assign(reinterpret_cast<const char*>(tokens.data()),
                    tokens.size() * sizeof(std::int32_t));
@@ -168,6 +170,7 @@ class Dialogue {
 
   void reset() {
     messages_ = ordered_json::array();
+    cut_ = false;
     if (!options_.system.empty())
       messages_.push_back({{"role", "system"}, {"content", options_.system}});
   }
@@ -178,6 +181,7 @@ class Dialogue {
       const ordered_json line{{"messages", messages_}};
       io::AppendedFile(path).append(dump(line) + "\n");
       log::info("saved to {}", path);
+      if (cut_) log::warn("{}: has an answer that was cut off", path);
     } catch (const Error& error) {
       log::warn("{}", error.what());
     }
@@ -203,9 +207,8 @@ class Dialogue {
       const std::size_t before = made.settled();
       ++count;
       const bool ended = answering_.ends(token) || made.add(answering_.bytes_of(token));
-      const bool full =
-          count == options_.max_tokens ||
-          std::ssize(scheduler.history(number).tokens) + 1 >= answering_.sizes().seq_len;
+      const bool full = count == options_.max_tokens ||
+                        std::ssize(scheduler.history(number).tokens) + 1 >= context_tokens_;
       show(made, before, ended || full);
       if (!ended && !full) {
         scheduler.append(number, token);
@@ -215,6 +218,7 @@ class Dialogue {
       if (!leader_) continue;
       messages_.push_back({{"role", "assistant"}, {"content", made.text()}});
       fmt::print("{}\n", ended ? "" : " ...");
+      cut_ = cut_ || !ended;
       std::fflush(stdout);
       const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
       log::debug("{} tokens in {}: {:.1f} tokens/s", count, format_seconds(seconds),
@@ -237,9 +241,11 @@ class Dialogue {
   // Of rank 0:
   Lines lines_;
   bool prompted_ = false;
+  bool cut_ = false;  ///< an answer of the conversation has no end
   ordered_json messages_;
 
   std::int64_t turns_ = 0;
+  std::int64_t context_tokens_ = 0;
 };
 
 }  // namespace

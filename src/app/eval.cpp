@@ -129,6 +129,8 @@ class Evaluation {
       interop::TokenDocument& document = documents[i];
       const std::int64_t excess = std::ssize(document.tokens) - (model_.seq_len + 1);
       const std::string where = fmt::format("{}: completion {}", options_.completions, i + 1);
+      require(document.turns.empty(), Failure::input,
+              "{} is a conversation: give a prompt and a completion instead", where);
       require(document.given < std::ssize(document.tokens), Failure::input,
               "{} has no token of its own", where);
       require(document.given > 0, Failure::input,
@@ -140,9 +142,6 @@ class Evaluation {
       if (excess <= 0) continue;
       document.tokens.erase(document.tokens.begin(), document.tokens.begin() + excess);
       document.given -= excess;
-      for (interop::Turn& turn : document.turns)
-        turn = {std::max<std::int64_t>(0, turn.begin - excess), turn.answer - excess,
-                turn.end - excess};
     }
     require(!documents.empty(), Failure::input, "{}: holds no completions", options_.completions);
     return documents;
@@ -152,18 +151,16 @@ class Evaluation {
   data::Sampler sequences_of(const std::vector<interop::TokenDocument>& documents) const {
     std::vector<std::int32_t> tokens;
     data::DocumentEnds ends;
-    const auto end_here = [&](std::int64_t end, std::int64_t answer, bool continues) {
-      ends.ends.push_back(end);
+    const auto end_here = [&](std::int64_t answer) {
+      ends.ends.push_back(std::ssize(tokens));
       ends.answers.push_back(answer);
-      ends.continued.push_back(continues);
     };
     for (const interop::TokenDocument& document : documents) {
       const std::int64_t first = std::ssize(tokens);
       tokens.insert(tokens.end(), document.tokens.begin(), document.tokens.end());
-      for (const interop::Turn& turn : document.all_turns())
-        end_here(first + turn.end, first + turn.answer, turn.begin > 0);
+      end_here(first + document.given);
       tokens.resize(std::size_t(first + model_.seq_len + 1));
-      end_here(std::ssize(tokens), std::ssize(tokens), false);
+      end_here(std::ssize(tokens));
     }
     for (const std::int32_t token : tokens)
       require(token < model_.vocab_size, Failure::input,

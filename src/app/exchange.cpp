@@ -62,7 +62,7 @@ void ExchangeVerbs::add_tokens(CLI::App* import) {
       ->type_name("FILE");
   tokens
       ->add_option("--show", tokens_.show,
-                   "Print the first N documents as text, with marks around what is to be learned")
+                   "Print the first N documents as text, with marks around the trained text")
       ->type_name("N")
       ->check(CLI::Range(0, 1'000'000));
   on(tokens, [this] { return import_tokens(tokens_); });

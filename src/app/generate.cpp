@@ -72,6 +72,7 @@ class Generation {
   /// Reads prompts as tokens.
   void read_prompts() {
     nlohmann::ordered_json texts = nlohmann::ordered_json::array();  // of conversations
+    bool any_conversation = false;
     comm::together(job_, [&] {
       if (!options_.prompts_file.empty())
         prompts_ = app::read_prompts(options_.prompts_file, options_);
@@ -81,6 +82,8 @@ class Generation {
         if (options_.chat && !prompt.conversation)
           prompt.conversation = as_conversation(prompt.text);
         if (!prompt.conversation) continue;
+        any_conversation = true;
+        add_system(*prompt.conversation);
         answering_.read_conversations();
         const std::string where = prompt.line > 0
                                       ? fmt::format("{}:{}", options_.prompts_file, prompt.line)
@@ -88,6 +91,10 @@ class Generation {
         if (leader_)
           texts.push_back(answering_.conversations().prompt(*prompt.conversation, where));
       }
+      for (const auto& [option, text] :
+           {std::pair("--system", &options_.system), {"--chat-template", &options_.chat_template}})
+        require(text->empty() || any_conversation, Failure::input,
+                "{}: no prompt is a conversation: add --chat", option);
     });
     // Templates may ask for the time, which is another one on each rank.
     texts = nlohmann::ordered_json::parse(comm::broadcast(job_, dump(texts), 0));
@@ -101,13 +108,24 @@ class Generation {
     });
   }
 
-  /// What a user says, as the beginning of a conversation.
-  nlohmann::ordered_json as_conversation(const std::string& text) const {
-    nlohmann::ordered_json messages = nlohmann::ordered_json::array();
-    if (!options_.system.empty())
-      messages.push_back({{"role", "system"}, {"content", options_.system}});
-    messages.push_back({{"role", "user"}, {"content", text}});
-    return {{"messages", std::move(messages)}};
+  static nlohmann::ordered_json message(const char* role, const std::string& text) {
+    return {{"role", role}, {"content", text}};
+  }
+
+  /// A message of a user, as the beginning of a conversation.
+  static nlohmann::ordered_json as_conversation(const std::string& text) {
+    nlohmann::ordered_json conversation;
+    conversation["messages"].push_back(message("user", text));
+    return conversation;
+  }
+
+  /// Puts the system message that is given before a conversation without one.
+  void add_system(nlohmann::ordered_json& conversation) const {
+    nlohmann::ordered_json& messages = conversation["messages"];
+    const bool has_one = messages.is_array() && !messages.empty() && messages[0].is_object() &&
+                         messages[0].value("role", nlohmann::ordered_json()) == "system";
+    if (options_.system.empty() || !messages.is_array() || has_one) return;
+    messages.insert(messages.begin(), message("system", options_.system));
   }
 
   /// Answers that the output file does not have yet. Those that cannot be made are errors.

@@ -1,5 +1,6 @@
 /// @file The verb import tokens: text to train on.
 #include <filesystem>
+#include <span>
 #include <utility>
 
 #include "base/error.hpp"
@@ -42,23 +43,28 @@ void show_documents(const std::filesystem::path& path, const ImportOptions& opti
   const data::TokenFile file(path);
   std::optional<tokenizer::Tokenizer> tokenizer;
   if (!options.pack.tokenizer.empty()) tokenizer.emplace(options.pack.tokenizer);
-  const auto text_of = [&](std::int64_t first, std::int64_t end) {
-    std::vector<std::int32_t> tokens(std::size_t(end - first));
-    file.read(first, tokens);
-    std::string text =
-        tokenizer ? tokenizer->decode(tokens) : std::string(tokens.begin(), tokens.end());
-    return terminal::printable(text);
+  // A token's text depends on those before it in its document.
+  const auto text_of = [&](std::int64_t document, std::int64_t first, std::int64_t end) {
+    std::vector<std::int32_t> tokens(std::size_t(end - document));
+    file.read(document, tokens);
+    const auto spell = [&](std::span<const std::int32_t> some) {
+      return tokenizer ? tokenizer->decode(some) : std::string(some.begin(), some.end());
+    };
+    const std::string before = spell(std::span(tokens).first(std::size_t(first - document)));
+    return terminal::printable(spell(tokens).substr(before.size()));
   };
+  std::int64_t document = 0;
   int shown = 0;
   constexpr std::int64_t longest_tokens = 1 << 16;
   for (const data::Document& part :
        file.documents(0, std::min(file.size(), options.show * longest_tokens))) {
     if (!part.continues && ++shown > options.show) break;
+    if (!part.continues) document = part.first;
     if (!part.continues) fmt::print("{}--- document {}\n", shown > 1 ? "\n" : "", shown);
     const std::int64_t end = std::min(part.end, part.first + longest_tokens);
     const std::int64_t answer = std::min(part.answer, end);
-    fmt::print("{}", text_of(part.first, answer));
-    if (answer < end) fmt::print("\u27e6{}\u27e7", text_of(answer, end));
+    fmt::print("{}", text_of(document, part.first, answer));
+    if (answer < end) fmt::print("\u27e6{}\u27e7", text_of(document, answer, end));
     if (end < part.end) fmt::print(" ... {} tokens more", part.end - end);
   }
   fmt::print("\n");

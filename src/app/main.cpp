@@ -360,8 +360,6 @@ struct CommandLine {
         require(!generate.prompts_file.empty() || !generate.prompts.empty(), Failure::input,
                 "generate needs --prompts FILE or --prompt TEXT");
         check_answering(generate);
-        require(generate.system.empty() || generate.chat, Failure::input,
-                "--system begins a conversation: add --chat");
         return app::generate(generate);
       };
     });

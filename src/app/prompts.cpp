@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <system_error>
@@ -59,11 +60,13 @@ void take_settings(const ordered_json& body, const std::string& where, AnswerSet
             "{}: '{}' must be a number from {} to {}", where, key, least, most);
     return value.get<double>();
   };
-  const auto whole = [&](const std::string& key, const ordered_json& value, std::int64_t least) {
-    require(value.is_number_integer() && value >= least && value <= INT32_MAX, Failure::input,
-            "{}: '{}' must be a whole number, at least {}", where, key, least);
-    return value.get<int>();
+  const auto whole = [&](const std::string& key, const ordered_json& value, std::int64_t least,
+                         std::int64_t most) {
+    require(value.is_number_integer() && value >= least && value <= most, Failure::input,
+            "{}: '{}' must be a whole number from {} to {}", where, key, least, most);
+    return value.get<std::int64_t>();
   };
+  constexpr std::int64_t any = std::numeric_limits<std::int32_t>::max(), most_samples = 10'000;
   for (const auto& [key, value] : body.items()) {
     if (value.is_null()) continue;
     const auto real = std::ranges::find(generation::sampling_keys(), std::string_view(key),
@@ -71,13 +74,15 @@ void take_settings(const ordered_json& body, const std::string& where, AnswerSet
     if (real != generation::sampling_keys().end()) {
       settings.sampling.*real->value = number(key, value, real->least, real->most);
     } else if (key == "max_tokens" || key == "max_completion_tokens") {
-      settings.max_tokens = whole(key, value, 1);
+      settings.max_tokens = int(whole(key, value, 1, any));
     } else if (key == "n") {
-      settings.samples = whole(key, value, 1);
+      settings.samples = int(whole(key, value, 1, most_samples));
     } else if (key == "top_k") {
-      settings.sampling.top_k = std::max(0, whole(key, value, -1));  // -1: all
+      settings.sampling.top_k =
+          int(std::max<std::int64_t>(0, whole(key, value, -1, any)));  // -1: all
     } else if (key == "seed") {
-      settings.sampling.seed = std::uint64_t(whole(key, value, 0));
+      settings.sampling.seed =
+          std::uint64_t(whole(key, value, 0, std::numeric_limits<std::int64_t>::max()));
     } else if (key == "logprobs") {
       settings.sampling.log_probabilities = value != false && value != 0;
     } else if (key == "stop") {
@@ -102,6 +107,9 @@ Prompt prompt_of(std::string_view line, const std::string& where, const AnswerSe
   const ordered_json& from = has_body ? *body : object;
   Prompt made{.settings = given, .text = {}, .id = name_of(object)};
   if (has_body) take_settings(*body, where, made.settings, unknown);
+  for (const char* key : {"max_tokens", "temperature", "top_p", "stop"})
+    if (!has_body && object.contains(key))
+      unknown.insert(fmt::format("{} (it counts within \"body\")", key));
   if (from.contains("messages")) {
     made.conversation.emplace(ordered_json::object());
     for (const char* key : {"messages", "tools", "documents", "chat_template_kwargs"})
@@ -149,8 +157,7 @@ std::vector<Prompt> read_prompts(const fs::path& file, const AnswerSettings& giv
   });
   require(!prompts.empty(), Failure::input, "{}: holds no prompts", file.string());
   if (!unknown.empty() && log::leads())
-    log::warn("{}: keys of 'body' that have no effect: {}", file.string(),
-              fmt::join(unknown, ", "));
+    log::warn("{}: keys that have no effect: {}", file.string(), fmt::join(unknown, ", "));
   return prompts;
 }
 

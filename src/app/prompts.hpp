@@ -25,9 +25,9 @@ struct Prompt {
 
 /// The prompts of a file. If its first line begins with '{', each line is JSON, with the prompt as
 /// "prompt" or a conversation as "messages", or with both in "body" as OpenAI-compatible servers
-/// take batches; "id" or "custom_id" names it. The texts of conversations are left empty. Keys of a
-/// "body" that servers know, such as "max_tokens", win over `given`. Otherwise
-/// each line is a prompt. Empty lines do not count.
+/// take batches; "id" or "custom_id" names it. Otherwise each line is a prompt. Empty lines do not
+/// count. The texts of conversations are left empty. Keys of a "body" that servers know, such as
+/// "max_tokens", win over `given`.
 /// @throws Error(input) naming the line
 std::vector<Prompt> read_prompts(const std::filesystem::path& file, const AnswerSettings& given);
 

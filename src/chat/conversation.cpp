@@ -17,11 +17,7 @@ namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
 constexpr std::int64_t largest_bytes = std::int64_t{64} << 20;
-
-fs::path folder_of(const fs::path& tokenizer) {
-  std::error_code none;
-  return fs::is_directory(tokenizer, none) ? tokenizer : tokenizer.parent_path();
-}
+constexpr std::size_t most_rendered_bytes = std::size_t{1} << 29;  ///< to find answers
 
 /// The object that a file holds; an empty one where there is no file.
 ordered_json object_in(const fs::path& path) {
@@ -96,20 +92,19 @@ std::size_t common_prefix(std::string_view a, std::string_view b) {
 
 }  // namespace
 
-Writer::Writer(const fs::path& tokenizer, const fs::path& file) {
-  const fs::path folder = folder_of(tokenizer);
-  tokens_ = tokenizer.empty() ? ordered_json::object() : special_tokens(folder);
+Writer::Writer(const fs::path& folder, const fs::path& file) {
+  tokens_ = folder.empty() ? ordered_json::object() : special_tokens(folder);
   std::vector<std::pair<std::string, std::string>> sources;
   if (!file.empty()) {
     sources.emplace_back("", template_in(file));
-  } else if (!tokenizer.empty()) {
+  } else if (!folder.empty()) {
     sources = sources_in(folder);
   }
   const std::string origin = (file.empty() ? folder / "chat_template" : file).string();
   require(!sources.empty(), Failure::input,
           "{}: has no chat template, neither in chat_template.jinja nor in tokenizer_config.json. "
           "Name a template by --chat-template.",
-          tokenizer.empty() ? "bytes without a tokenizer" : folder.string());
+          folder.empty() ? "bytes without a tokenizer" : folder.string());
   for (const auto& [name, text] : sources)
     templates_.emplace_back(name, Template(text, name.empty() ? origin : origin + " " + name));
 }
@@ -169,23 +164,44 @@ std::vector<Conversation> Writer::texts(const ordered_json& conversation,
   const ordered_json& messages = messages_of(conversation, where);
   Rendered whole = render(conversation, messages.size(), false, where);
   if (!whole.generated.empty()) return {{std::move(whole.text), std::move(whole.generated)}};
-  std::vector<Conversation> alone;
-  bool together = true;
+  const auto through = [&](std::size_t answer) {
+    return answer + 1 == messages.size() ? whole.text
+                                         : render(conversation, answer + 1, false, where).text;
+  };
+  struct Answer {
+    std::size_t message;
+    Span span;  ///< in the text of the messages up to it
+  };
+  std::vector<Answer> answers;
+  bool together = true;  // the texts up to all answers begin the whole one
+  std::size_t rendered_bytes = 0;
   for (std::size_t i = 1; i < messages.size(); ++i) {
     if (messages[i]["role"] != "assistant") continue;
-    const std::string before = render(conversation, i, true, where).text;
-    std::string through =
-        i + 1 == messages.size() ? whole.text : render(conversation, i + 1, false, where).text;
-    const std::size_t begin = common_prefix(before, through), end = through.size();
-    const std::size_t last = alone.empty() ? 0 : alone.back().text.size();
-    if (begin == end) continue;
-    together = together && whole.text.starts_with(through) && begin >= last;
-    alone.push_back({std::move(through), {{begin, end}}});
+    const std::string before = render(conversation, i, true, where).text, text = through(i);
+    rendered_bytes += before.size() + text.size();
+    require(rendered_bytes <= most_rendered_bytes, Failure::input,
+            "{}: has too many answers for a template without generation blocks", where);
+    const Span span{common_prefix(before, text), text.size()};
+    // Of the prompt, no more than the invitation to answer may change when the answer is there.
+    require(span.begin == before.size() ||
+                span.begin >= render(conversation, i, false, where).text.size(),
+            Failure::input,
+            "{}: the template writes the messages before an answer otherwise when it is there: "
+            "mark answers in it by generation blocks",
+            where);
+    if (span.begin == span.end) continue;
+    together = together && whole.text.starts_with(text) &&
+               (answers.empty() || span.begin >= answers.back().span.end);
+    answers.push_back({i, span});
   }
-  if (!together) return alone;
-  Conversation all{std::move(whole.text), {}};
-  for (const Conversation& one : alone) all.answers.push_back(one.answers.front());
-  return {std::move(all)};
+  std::vector<Conversation> made;
+  if (together) {
+    made.push_back({std::move(whole.text), {}});
+    for (const Answer& one : answers) made.front().answers.push_back(one.span);
+  } else {
+    for (const Answer& one : answers) made.push_back({through(one.message), {one.span}});
+  }
+  return made;
 }
 
 }  // namespace brume::chat

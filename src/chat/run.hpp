@@ -59,7 +59,8 @@ class Run {
   Value new_namespace(Dict attributes);
 
   std::shared_ptr<Scope> scope;
-  Rendered rendered;  ///< `text` is the output
+  Rendered rendered;       ///< `text` is the output
+  bool generates = false;  ///< within a `generation` block
 
  private:
   class Inner;

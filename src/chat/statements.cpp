@@ -440,8 +440,11 @@ Statement Parser::generation_statement() {
   return [inside = std::move(inside)](Run& run) {
     const std::size_t begin = run.rendered.text.size();
     Flow flow = Flow::on;
+    const bool outermost = !std::exchange(run.generates, true);
     run.within_scope([&] { flow = inside(run); });
-    if (!run.captures()) run.rendered.generated.push_back({begin, run.rendered.text.size()});
+    if (outermost) run.generates = false;
+    if (outermost && !run.captures())
+      run.rendered.generated.push_back({begin, run.rendered.text.size()});
     return flow;
   };
 }

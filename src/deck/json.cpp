@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "base/error.hpp"
@@ -13,6 +15,7 @@ namespace brume::deck {
 namespace {
 
 constexpr int deepest_json = 64;
+constexpr std::int64_t most_ordered_members = 10'000;  // each is compared with all before it
 
 /// "a.json:3:14", of a byte of the text.
 std::string json_place(std::string_view text, std::size_t byte, const std::string& origin) {
@@ -22,25 +25,31 @@ std::string json_place(std::string_view text, std::size_t byte, const std::strin
                      before.size() - line_start + 1);
 }
 
-void check_depth(std::string_view text, const std::string& origin) {
+/// @param most_members  of an object
+void check_size(std::string_view text, const std::string& origin, std::int64_t most_members) {
   int depth = 0;
   bool quoted = false;
+  std::array<std::int64_t, deepest_json + 1> members{};  // of the open objects; below 0: of lists
   for (std::size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
     if (quoted && c == '\\') ++i;
     if (c == '"') quoted = !quoted;
     if (quoted) continue;
     if (c == '[' || c == '{') ++depth;
-    if (c == ']' || c == '}') --depth;
     if (depth > deepest_json)
       throw Error(Failure::input, "{}: is nested more than {} deep", json_place(text, i, origin),
                   deepest_json);
+    if (c == '[' || c == '{') members[std::size_t(depth)] = c == '{' ? 1 : -1;
+    if (c == ']' || c == '}') depth = std::max(depth - 1, 0);
+    if (c == ',' && members[std::size_t(depth)] > 0 && ++members[std::size_t(depth)] > most_members)
+      throw Error(Failure::input, "{}: an object has more than {} keys",
+                  json_place(text, i, origin), most_members);
   }
 }
 
 template <class Json>
-Json parse(std::string_view text, const std::string& origin) {
-  check_depth(text, origin);
+Json parse(std::string_view text, const std::string& origin, std::int64_t most_members) {
+  check_size(text, origin, most_members);
   try {
     return Json::parse(text);
   } catch (const nlohmann::json::parse_error& error) {
@@ -54,11 +63,11 @@ Json parse(std::string_view text, const std::string& origin) {
 }  // namespace
 
 nlohmann::json parse_json(std::string_view text, const std::string& origin) {
-  return parse<nlohmann::json>(text, origin);
+  return parse<nlohmann::json>(text, origin, std::numeric_limits<std::int64_t>::max());
 }
 
 nlohmann::ordered_json parse_ordered_json(std::string_view text, const std::string& origin) {
-  return parse<nlohmann::ordered_json>(text, origin);
+  return parse<nlohmann::ordered_json>(text, origin, most_ordered_members);
 }
 
 nlohmann::json load_json(const std::string& path, std::size_t most_bytes) {

@@ -7,6 +7,7 @@
 #include "base/files.hpp"
 #include "deck/json.hpp"
 #include "interop/hugging_face.hpp"
+#include "tokenizer/tokenizer.hpp"
 
 namespace brume::interop {
 namespace {
@@ -81,7 +82,7 @@ std::vector<std::int32_t> end_tokens(const fs::path& folder) {
 
 std::string begin_token(const fs::path& tokenizer) {
   const bool in_folder = fs::is_directory(tokenizer), is_json = tokenizer.extension() == ".json";
-  const fs::path folder = in_folder ? tokenizer : tokenizer.parent_path();
+  const fs::path folder = tokenizer::folder_of(tokenizer);
   const fs::path named = in_folder ? folder / "tokenizer.json" : tokenizer;
   if (const std::optional<json> file = in_folder || is_json ? load(named) : std::nullopt)
     return file->contains("post_processor") ? first_of_template((*file)["post_processor"])

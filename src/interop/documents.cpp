@@ -28,6 +28,13 @@ const std::string* text_in(const nlohmann::json& object, const std::string& fiel
   return found == object.end() ? nullptr : found->get_ptr<const std::string*>();
 }
 
+/// Whether an object is a conversation, as far as its first message tells.
+bool has_messages(const nlohmann::json& object) {
+  const auto found = object.is_object() ? object.find("messages") : object.end();
+  return found != object.end() && found->is_array() && !found->empty() &&
+         found->front().is_object() && text_in(found->front(), "role") != nullptr;
+}
+
 }  // namespace
 
 Encoder::Encoder(const PackOptions& options)
@@ -56,7 +63,7 @@ bool Encoder::is_object(std::string_view line) {
 bool Encoder::has_text(std::string_view line) const {
   if (!is_object(line)) return false;
   const nlohmann::json object = deck::parse_json(line, "");
-  return text_in(object, field_) || object.contains("messages") ||
+  return text_in(object, field_) || has_messages(object) ||
          (text_in(object, "prompt") && text_in(object, "completion"));
 }
 
@@ -126,7 +133,7 @@ void Encoder::line(std::string_view line, const std::string& where,
   const nlohmann::json object = deck::parse_json(line, where);
   if (const std::string* const whole = text_in(object, field_))
     return documents.push_back(document("", *whole));
-  if (object.is_object() && object.contains("messages")) {
+  if (has_messages(object)) {
     try {
       if (!chat_)
         chat_.emplace(conversation_writer(options_.tokenizer, tokenizer_ ? &*tokenizer_ : nullptr,
@@ -176,8 +183,7 @@ TokenDocument Encoder::conversation(const chat::Conversation& conversation) {
       end = last;
     if (end <= answer) continue;
     made.turns.push_back({begin, answer, end});
-    made.answer_bytes +=
-        std::ssize(conversation.text.substr(borders[i], borders[i + 1] - borders[i]));
+    made.answer_bytes += std::int64_t(borders[i + 1] - borders[i]);
     begin = end;
   }
   const std::int64_t count = std::ssize(made.tokens);

@@ -84,6 +84,18 @@ json adapter_config(const fs::path& directory) {
   return config;
 }
 
+/// The file of an adapter's factors. @throws Error(input) where it is in another format
+fs::path tensors_in(const fs::path& directory) {
+  const fs::path tensors = directory / adapter_tensor_file;
+  std::error_code none;
+  require(
+      fs::exists(tensors, none) || !fs::exists(directory / pickled_adapter, none), Failure::input,
+      "{}: found {} in Python's pickle format, expected {}. Load the adapter with PEFT and write "
+      "it with save_pretrained",
+      directory.string(), pickled_adapter, adapter_tensor_file);
+  return tensors;
+}
+
 void check_adapter_config(const json& config, const model::Adapter& adapter,
                           const std::string& name) {
   const double rank = number(at(config, "r", name), "r", name),
@@ -106,16 +118,9 @@ void check_adapter_config(const json& config, const model::Adapter& adapter,
 }  // namespace
 
 fs::path adapter_file(const fs::path& directory, const model::Adapter& adapter) {
-  const fs::path config = directory / adapter_config_file,
-                 tensors = directory / adapter_tensor_file;
-  check_adapter_config(adapter_config(directory), adapter, config.string());
-  std::error_code none;
-  require(
-      fs::exists(tensors, none) || !fs::exists(directory / pickled_adapter, none), Failure::input,
-      "{}: found {} in Python's pickle format, expected {}. Load the adapter with PEFT and write "
-      "it with save_pretrained",
-      directory.string(), pickled_adapter, adapter_tensor_file);
-  return tensors;
+  check_adapter_config(adapter_config(directory), adapter,
+                       (directory / adapter_config_file).string());
+  return tensors_in(directory);
 }
 
 deck::AdapterKeys adapter_keys(const fs::path& directory, const model::Config& config) {
@@ -129,7 +134,7 @@ deck::AdapterKeys adapter_keys(const fs::path& directory, const model::Config& c
                          .alpha = number(at(file, "lora_alpha", name), "lora_alpha", name),
                          .scaling = value_of(file, "use_rslora") == true ? "rslora" : "standard",
                          .weights = directory.string()};
-  const TensorFile tensors(directory / adapter_tensor_file);
+  const TensorFile tensors(tensors_in(directory));
   const auto has = [&](model::Module target) {
     model::Config adapted = config;
     adapted.adapter = {.rank = keys.rank, .scale = 1.0, .targets = {target}};

@@ -228,13 +228,12 @@ class ParallelEncoding {
 chat::Writer conversation_writer(const fs::path& path, const tokenizer::Tokenizer* tokenizer,
                                  const fs::path& file, const std::string& begin,
                                  const std::string& end) {
-  chat::Writer writer(path, file);
+  const fs::path folder = path.empty() ? fs::path() : tokenizer::folder_of(path);
+  chat::Writer writer(folder, file);
   if (!begin.empty()) writer.set_token("bos_token", begin);
   if (!end.empty()) writer.set_token("eos_token", end);
   if (!writer.end_token().empty() || tokenizer == nullptr) return writer;
-  std::error_code none;
-  const std::vector<std::int32_t> ends =
-      end_tokens(fs::is_directory(path, none) ? path : path.parent_path());
+  const std::vector<std::int32_t> ends = end_tokens(folder);
   if (!ends.empty() && ends.front() < tokenizer->vocab_size())
     writer.set_token("eos_token", tokenizer->decode(std::span(ends).first(1)));
   return writer;

@@ -176,6 +176,14 @@ std::optional<fs::path> find_tokenizer(const fs::path& folder) {
   return std::nullopt;
 }
 
+fs::path folder_of(const fs::path& path) {
+  std::error_code none;
+  const bool is_folder = fs::is_directory(path, none);
+  const std::optional<fs::path> found = is_folder ? find_tokenizer(path) : std::optional(path);
+  const fs::path folder = found ? found->parent_path() : path;
+  return folder.empty() ? "." : folder;
+}
+
 Tokenizer::Tokenizer(const fs::path& path) {
   const fs::path named = file_of(path);
   if (named.extension() == ".model") {
