@@ -50,7 +50,7 @@ class Tokenizer {
 
   /// Appends the tokens of a text, and finds its borders among them.
   /// @param borders  first bytes of a text in valid UTF-8, each at the begin of a character
-  /// @return for each border how many of the text's tokens stand for what is before it alone
+  /// @return for each border the number of tokens that stand for text before it alone
   std::vector<std::int64_t> encode(std::string_view text, std::span<const std::size_t> borders,
                                    std::vector<std::int32_t>& tokens);
 

@@ -204,7 +204,7 @@ TEST_F(Conversations, TheTemplateMaySayWhatIsAnAnswer) {
             (std::vector<std::string>{"<user>a<assistant>[b$]<user>c<assistant>[d$]"}));
 }
 
-// As models that think: only the last answer has its thoughts.
+// Models that think keep only the thoughts of the last answer.
 TEST_F(Conversations, AnswersWrittenInTwoWaysHaveTheirOwnTexts) {
   put("chat_template.jinja",
       "{% for m in messages %}<{{ m.role }}>{% if m.role == 'assistant' and loop.last %}?{% endif "

@@ -50,7 +50,7 @@ Answering::Answering(const AnswerOptions& options, comm::Session& session, comm:
 }
 
 void Answering::read_deck() {
-  std::vector<std::string> own;  // those of the user win
+  std::vector<std::string> own;  // settings of the user win
   const auto parse = [&] {
     std::vector<std::string> sets = own;
     sets.insert(sets.end(), options_.sets.begin(), options_.sets.end());

@@ -60,7 +60,7 @@ class Answering {
   /// @throws AgreedError(input)
   void choose_plan(std::int64_t tokens, int batch, Copies copies = Copies::fewest_ranks);
   const plan::Plan& plan() const { return plan_; }
-  const model::Config& sizes() const { return sizes_; }  ///< the model with those of generation
+  const model::Config& sizes() const { return sizes_; }  ///< the model as it generates
   double cache_bytes() const;                            ///< of a rank of the first stage
 
   /// Loads the weights and calls `use`. Collective. @throws AgreedError(input)

@@ -75,7 +75,7 @@ class Lines {
   bool ended_ = false;
 };
 
-/// The conversation. Rank 0 holds it, reads and writes; other ranks compute what it asks for.
+/// The conversation. Rank 0 holds it, reads and writes; other ranks compute answers.
 class Dialogue {
  public:
   Dialogue(const ChatOptions& options, comm::Session& session, comm::Communicator& job)
@@ -238,7 +238,7 @@ class Dialogue {
   comm::Communicator& job_;
   bool leader_;
   Answering answering_;
-  // Of rank 0:
+  // Rank 0 alone uses these:
   Lines lines_;
   bool prompted_ = false;
   bool cut_ = false;  ///< an answer of the conversation has no end

@@ -180,19 +180,31 @@ struct CommandLine {
     verb_run->callback([this] { verb = [this] { return app::run(run); }; });
   }
 
+  /// Options of verbs that compute with trained weights.
+  static void add_weights(CLI::App* of_verb, std::string& weights, std::string& adapter) {
+    of_verb
+        ->add_option("weights", weights,
+                     "Run directory, one of its checkpoints, or a Hugging Face model")
+        ->required();
+    of_verb
+        ->add_option("--adapter", adapter,
+                     "Directory of an adapter of PEFT for these weights (default: the run's own)")
+        ->type_name("DIR");
+  }
+  static void add_tokenizer(CLI::App* of_verb, std::string& tokenizer) {
+    of_verb
+        ->add_option("--tokenizer", tokenizer,
+                     "tokenizer.json, a model of SentencePiece, or a directory with one (default: "
+                     "the weights' own)")
+        ->type_name("FILE|DIR");
+  }
+
   void add_eval() {
     CLI::App* verb_eval = cli.add_subcommand("eval",
                                              "Compute loss and perplexity of trained weights on a "
                                              "token file, or log-likelihoods of completions; "
                                              "one rank, mpirun or srun");
-    verb_eval
-        ->add_option("weights", eval.weights,
-                     "Run directory, one of its checkpoints, or a Hugging Face model")
-        ->required();
-    verb_eval
-        ->add_option("--adapter", eval.adapter,
-                     "Directory of an adapter of PEFT for these weights (default: the run's own)")
-        ->type_name("DIR");
+    add_weights(verb_eval, eval.weights, eval.adapter);
     verb_eval->add_option("--data", eval.data, "Token file (default: the run's data.valid)")
         ->type_name("FILE");
     verb_eval
@@ -201,11 +213,7 @@ struct CommandLine {
             "Instead of --data: lines of JSON with \"prompt\" and \"completion\"; prints the "
             "log-likelihood of each")
         ->type_name("FILE");
-    verb_eval
-        ->add_option("--tokenizer", eval.tokenizer,
-                     "tokenizer.json, a model of SentencePiece, or a directory with one (default: "
-                     "the weights' own)")
-        ->type_name("FILE|DIR");
+    add_tokenizer(verb_eval, eval.tokenizer);
     verb_eval
         ->add_option("--begin", eval.begin,
                      "Token before each prompt, for example '<s>' (default: none)")
@@ -235,14 +243,7 @@ struct CommandLine {
 
   /// Options of verbs by which a model answers.
   static void add_answering(CLI::App* of_verb, app::AnswerOptions& o) {
-    of_verb
-        ->add_option("weights", o.weights,
-                     "Run directory, one of its checkpoints, or a Hugging Face model")
-        ->required();
-    of_verb
-        ->add_option("--adapter", o.adapter,
-                     "Directory of an adapter of PEFT for these weights (default: the run's own)")
-        ->type_name("DIR");
+    add_weights(of_verb, o.weights, o.adapter);
     of_verb->add_option("--system", o.system, "System message before each conversation")
         ->type_name("TEXT");
     of_verb
@@ -279,11 +280,7 @@ struct CommandLine {
                      "tokenizer_config.json)")
         ->type_name("TOKEN")
         ->take_all();
-    of_verb
-        ->add_option("--tokenizer", o.tokenizer,
-                     "tokenizer.json, a model of SentencePiece, or a directory with one (default: "
-                     "the weights' own)")
-        ->type_name("FILE|DIR");
+    add_tokenizer(of_verb, o.tokenizer);
     of_verb
         ->add_option("--cache-gib", o.cache_gib,
                      "Most memory of a rank for keys and values (default: what all sequences need, "

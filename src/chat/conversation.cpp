@@ -14,23 +14,23 @@ namespace brume::chat {
 namespace {
 
 namespace fs = std::filesystem;
+using nlohmann::json;
 using nlohmann::ordered_json;
 
-constexpr std::int64_t largest_bytes = std::int64_t{64} << 20;
+constexpr std::size_t largest_bytes = std::size_t{64} << 20;
 constexpr std::size_t most_rendered_bytes = std::size_t{1} << 29;  ///< to find answers
 
 /// The object that a file holds; an empty one where there is no file.
-ordered_json object_in(const fs::path& path) {
+json object_in(const fs::path& path) {
   std::error_code none;
-  if (!fs::exists(path, none)) return ordered_json::object();
-  const Bytes bytes = read_file(path, Failure::input, largest_bytes, Links::follow);
-  ordered_json file = deck::parse_ordered_json(as_text(bytes), path.string());
+  if (!fs::exists(path, none)) return json::object();
+  json file = deck::load_json(path.string(), largest_bytes);
   require(file.is_object(), Failure::input, "{}: must be an object", path.string());
   return file;
 }
 
 /// The text of a token, which may be an object that describes it; none: null.
-ordered_json token_text(const ordered_json& token) {
+json token_text(const json& token) {
   if (token.is_string()) return token;
   if (token.is_object() && token.contains("content") && token["content"].is_string())
     return token["content"];
@@ -43,15 +43,15 @@ ordered_json special_tokens(const fs::path& folder) {
                              "pad_token", "cls_token", "mask_token"};
   ordered_json tokens = ordered_json::object();
   for (const char* file : {"tokenizer_config.json", "special_tokens_map.json"}) {
-    const ordered_json given = object_in(folder / file);
+    const json given = object_in(folder / file);
     for (const char* name : names) {
       if (!given.contains(name) || tokens.contains(name)) continue;
-      if (ordered_json text = token_text(given[name]); !text.is_null()) tokens[name] = text;
+      if (json text = token_text(given[name]); !text.is_null()) tokens[name] = text;
     }
     const char* more = "additional_special_tokens";
     if (!given.contains(more) || !given[more].is_array() || tokens.contains(more)) continue;
-    for (const ordered_json& one : given[more])
-      if (ordered_json text = token_text(one); !text.is_null()) tokens[more].push_back(text);
+    for (const json& one : given[more])
+      if (json text = token_text(one); !text.is_null()) tokens[more].push_back(ordered_json(text));
   }
   return tokens;
 }
@@ -67,12 +67,12 @@ std::vector<std::pair<std::string, std::string>> sources_in(const fs::path& fold
   const fs::path file = folder / "chat_template.jinja";
   if (fs::exists(file, none)) return {{"", template_in(file)}};
   const fs::path config = folder / "tokenizer_config.json";
-  const ordered_json given = object_in(config).value("chat_template", ordered_json());
+  const json given = object_in(config).value("chat_template", json());
   if (given.is_string()) return {{"", given.get<std::string>()}};
   std::vector<std::pair<std::string, std::string>> sources;
   require(given.is_null() || given.is_array(), Failure::input,
           "{}: 'chat_template' must be a text or a list", config.string());
-  for (const ordered_json& one : given) {
+  for (const json& one : given) {
     const auto text = [&](const char* key) {
       require(one.is_object() && one.contains(key) && one[key].is_string(), Failure::input,
               "{}: a 'chat_template' has no '{}'", config.string(), key);
@@ -182,7 +182,7 @@ std::vector<Conversation> Writer::texts(const ordered_json& conversation,
     require(rendered_bytes <= most_rendered_bytes, Failure::input,
             "{}: has too many answers for a template without generation blocks", where);
     const Span span{common_prefix(before, text), text.size()};
-    // Of the prompt, no more than the invitation to answer may change when the answer is there.
+    // The answer may change the last words of the prompt, which invite it, but nothing before them.
     require(span.begin == before.size() ||
                 span.begin >= render(conversation, i, false, where).text.size(),
             Failure::input,

@@ -10,6 +10,17 @@
 #include "parser.hpp"
 
 namespace brume::chat {
+namespace {
+
+Expression list_of(std::vector<Expression> all, bool tuple) {
+  return [all = std::move(all), tuple](Run& run) {
+    std::vector<Value> items;
+    for (const Expression& one : all) items.push_back(one(run));
+    return Value::list(std::move(items), tuple);
+  };
+}
+
+}  // namespace
 
 Expression Parser::chain(Expression first, std::vector<Step> steps) const {
   if (steps.empty()) return first;
@@ -42,11 +53,7 @@ Expression Parser::tuple_or_expression() {
   std::vector<Expression> all{std::move(first)};
   while (take_sign(","))
     if (word().kind != Word::Kind::end) all.push_back(expression());
-  return [all = std::move(all)](Run& run) {
-    std::vector<Value> items;
-    for (const Expression& one : all) items.push_back(one(run));
-    return Value::list(std::move(items), true);
-  };
+  return list_of(std::move(all), true);
 }
 
 Expression Parser::expression() {
@@ -62,29 +69,21 @@ Expression Parser::expression() {
   };
 }
 
-Expression Parser::or_expression() {
-  std::vector<Expression> all{and_expression()};
-  while (take_name("or")) all.push_back(and_expression());
+/// The first value, or else the last, whose truth is `decides`.
+Expression Parser::deciding(Expression (Parser::*next)(), std::string_view word, bool decides) {
+  std::vector<Expression> all{(this->*next)()};
+  while (take_name(word)) all.push_back((this->*next)());
   if (all.size() == 1) return std::move(all.front());
-  return [all = std::move(all)](Run& run) {
+  return [all = std::move(all), decides](Run& run) {
     Value value;
     for (const Expression& one : all)
-      if ((value = one(run)).truth()) break;
+      if ((value = one(run)).truth() == decides) break;
     return value;
   };
 }
 
-Expression Parser::and_expression() {
-  std::vector<Expression> all{not_expression()};
-  while (take_name("and")) all.push_back(not_expression());
-  if (all.size() == 1) return std::move(all.front());
-  return [all = std::move(all)](Run& run) {
-    Value value;
-    for (const Expression& one : all)
-      if (!(value = one(run)).truth()) break;
-    return value;
-  };
-}
+Expression Parser::or_expression() { return deciding(&Parser::and_expression, "or", true); }
+Expression Parser::and_expression() { return deciding(&Parser::not_expression, "and", false); }
 
 Expression Parser::not_expression() {
   if (!take_name("not")) return compared();
@@ -215,11 +214,7 @@ Expression Parser::list_until(std::string_view end, bool tuple, std::vector<Expr
     all.push_back(expression());
     if (!is_sign(end)) need_sign(",");
   }
-  return [all = std::move(all), tuple](Run& run) {
-    std::vector<Value> items;
-    for (const Expression& one : all) items.push_back(one(run));
-    return Value::list(std::move(items), tuple);
-  };
+  return list_of(std::move(all), tuple);
 }
 
 Expression Parser::dictionary() {

@@ -84,7 +84,7 @@ class Lexer {
     skip(tag - begin);
   }
 
-  /// Removes what a tag's end removes: with '-' all white space, else one end of a line, but not
+  /// Removes white space behind a tag: with '-' all of it, else one end of a line, but not
   /// behind a variable or with '+'.
   void after_tag(char mark, bool variable) {
     if (mark == '-')

@@ -60,6 +60,7 @@ class Parser {
   // --- expressions (expressions.cpp) ---
   Expression expression();           ///< with `if else`
   Expression tuple_or_expression();  ///< "a, b" is a tuple
+  Expression deciding(Expression (Parser::*next)(), std::string_view word, bool decides);
   Expression or_expression();
   Expression and_expression();
   Expression not_expression();

@@ -8,7 +8,7 @@
 namespace brume::chat {
 namespace {
 constexpr int deepest_call = 100;
-constexpr std::size_t step_bytes = 256;  ///< what a step costs of the budget
+constexpr std::size_t step_bytes = 256;  ///< the budget's loss by a step
 }  // namespace
 
 Run::~Run() {

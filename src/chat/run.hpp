@@ -70,7 +70,7 @@ class Run {
 
 using Expression = std::function<Value(Run&)>;
 
-/// What a statement leaves behind: the next one, or the end of a loop or of its turn.
+/// A statement leads on to the next one, leaves its loop, or begins the loop's next turn.
 enum class Flow { on, leave, again };
 using Statement = std::function<Flow(Run&)>;
 

@@ -14,7 +14,7 @@ namespace brume::chat {
 namespace {
 
 constexpr int deepest_value = 500;
-constexpr std::size_t compared_bytes = 16;  ///< what a comparison costs of the budget
+constexpr std::size_t compared_bytes = 16;  ///< the budget's loss by a comparison
 
 void require_depth(int depth) {
   require(depth <= deepest_value, Failure::input, "values are nested more than {} deep",

@@ -54,7 +54,7 @@ struct Removed {
   }
 };
 
-/// As Sampler::documents(); the answer of an isolated one begins behind its first token.
+/// The documents of Sampler::documents(); an isolated one's answer begins behind its first token.
 template <class First>
 std::vector<Document> parts(const First& first, int seq_len, bool isolated) {
   const std::int64_t begin = first.token, end = begin + seq_len + 1;

@@ -77,7 +77,7 @@ void Scheduler::preempt_newest() {
 bool Scheduler::begin_next() {
   if (waiting_.empty() || free_slots_.empty()) return false;
   Sequence& sequence = waiting_.front();
-  // Of the last token logits are made, so it is always computed.
+  // The last token is always computed, because it gives the logits.
   const auto most_shared = (std::ssize(sequence.tokens) - 1) / sizes_.block_tokens;
   std::vector<KeyBlocks::Known> shared;
   int unused = 0;
