@@ -90,7 +90,7 @@ class Bench {
     settings.threads = device::threads_per_rank(session.ranks_per_node());
     plan_ = plan::equal_stages(model, 4 * world.size(), 1, stage);
     engine_ = std::make_unique<engine::Engine>(plan_, model, settings, world);
-    bytes_ = io::owned_bytes(engine_->slabs());
+    bytes_ = io::owned_bytes(engine_->slabs()).trained;
     values_.assign(std::size_t(bytes_), std::byte{42});
     in_place_.emplace(folder_ / "in-place", world_, 0, io::Retention{.last = 1});
     copying_.emplace(folder_ / "copied", world_, bytes_, io::Retention{.last = 1});

@@ -1,4 +1,5 @@
-/// @file Checkpoints: one HDF5 file a rank, a manifest with hashes, committed by a rename.
+/// @file Checkpoints: one HDF5 file a rank, a manifest with hashes, committed by a rename. Values
+/// that no step changes have files of their own, which later checkpoints link to.
 #pragma once
 
 #include <cstdint>
@@ -36,14 +37,21 @@ struct CheckpointInfo {
   std::string profile_text;
   std::string model_text;  ///< sizes of the model, which must not change
   std::filesystem::path directory;
-  int ranks = 0;  ///< files rank-0.h5 ... in it
+  int ranks = 0;  ///< number of ranks that wrote it
   // Known when read.
+  std::vector<std::string> files{};                   ///< names in `directory`
   std::set<std::string> trained{};                    ///< parameters of whose moments it has some
   std::map<std::string, model::Precision> formats{};  ///< storage of the weights, by parameter
 };
 
-/// Bytes of a rank's owned slabs in a checkpoint, and so of a copy.
-std::int64_t owned_bytes(const std::vector<engine::Slab>& slabs);
+/// Bytes of a rank's owned slabs in a checkpoint: of parameters that training changes, of which it
+/// may hold a copy, and of the others.
+struct OwnedBytes {
+  std::int64_t trained = 0, constant = 0;
+};
+/// @param constants  names of the others
+OwnedBytes owned_bytes(const std::vector<engine::Slab>& slabs,
+                       const std::set<std::string>& constants = {});
 
 /// Whether a rank that may hold `max_copy_bytes` beside what it trains with copies what it writes.
 inline bool takes_copy(std::int64_t owned_bytes, std::int64_t max_copy_bytes) {
@@ -66,13 +74,18 @@ struct Retention {
 /// 0, rename, fsync of the parent; then removes those that need not stay. A rank that may hold a
 /// copy of its slabs writes it by a background thread while training goes on; another one writes
 /// from where they lie and holds training up.
+///
+/// Constant parameters go to frozen-R.h5. A checkpoint with such files, or others that hold all of
+/// these parameters and nothing else, gives them to the next one as hard links, which therefore is
+/// as small as what training changes. Each checkpoint stays whole without the others.
 class CheckpointWriter {
  public:
   /// @param world           split for the writer's own messages; collective
   /// @param max_copy_bytes  that this rank may hold beside what it trains with
+  /// @param constants       names of all parameters that training does not change
   CheckpointWriter(std::filesystem::path directory, comm::Communicator& world,
                    std::int64_t max_copy_bytes = std::numeric_limits<std::int64_t>::max(),
-                   Retention retention = {});
+                   Retention retention = {}, std::set<std::string> constants = {});
   ~CheckpointWriter();  ///< waits for a write under way
 
   /// Starts writing, or writes; waits first for an earlier write. Collective.
@@ -87,10 +100,12 @@ class CheckpointWriter {
   /// Waits until the checkpoint is committed. Collective. @throws AgreedError(storage)
   void finish();
 
-  /// Takes note of a checkpoint that the job has just opened, and so checked.
+  /// Takes note of a checkpoint that the job has just opened, and so checked, and whose weights it
+  /// trains. Not while one is written.
   void trust(const CheckpointInfo& checkpoint);
 
-  double longest_write_s() const;  ///< longest finished write; 0: none has ended
+  /// Longest finished write, without those of constants where another one has ended; 0: none has.
+  double longest_write_s() const;
 
   /// The newest step whose checkpoint this writer has found whole, as rank 0 knows while nothing is
   /// written; -1: none.

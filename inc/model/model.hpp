@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -396,6 +397,8 @@ Expr stream_shard_bytes(const Config& config);
 std::int64_t num_parameters(const Config& config);
 /// Parameters that a token meets: of the experts only those that it chooses.
 std::int64_t num_active_parameters(const Config& config);
+/// Names of the parameters that are not trained.
+std::set<std::string> frozen_names(const Config& config);
 /// How many parameters are frozen, and what that saves; empty where all are trained.
 std::string frozen_text(const Config& config);
 /// Model FLOPs of one sequence: three times those of the forward's matrix products and of the half

@@ -69,9 +69,11 @@ cat head.toml head.group > head_frozen.toml
 one() { "$BRUME" run "$@" --set "$profile" --set cluster.devices_per_node=1 --set model.tied_head=false --set output.directory=head; }
 one head_frozen.toml
 one head.toml --steps 13 --set training.steps=13
-head_weights() { # <step>: of one rank's file, whose slabs the manifest lists in order
-  number=$(grep -o '\["[a-z0-9._]*","[a-z]*"' "head/checkpoints/step-$1/manifest.json" | grep -n '"head.weight","weight"' | cut -d: -f1)
-  h5dump -y -m %.9g -d "/slabs/$((number - 1))" "head/checkpoints/step-$1/rank-0.h5" | sed -n '/DATA/,/}/p' |
+head_weights() { # <step>: of the file that has them, whose slabs a line of the manifest lists in order
+  line=$(grep '\["head.weight","weight"' "head/checkpoints/step-$1/manifest.json")
+  file=$(echo "$line" | sed 's/.*"name":"\([^"]*\)".*/\1/')
+  number=$(echo "$line" | grep -o '\["[a-z0-9._]*","[a-z]*"' | grep -n '"head.weight","weight"' | cut -d: -f1)
+  h5dump -y -m %.9g -d "/slabs/$((number - 1))" "head/checkpoints/step-$1/$file" | sed -n '/ DATA {/,/}/p' |
     grep -oE -- '-?[0-9]+\.?[0-9]*(e-[0-9]+)?'
 }
 head_weights 12 > a
@@ -87,6 +89,18 @@ mpirun -n 2 --oversubscribe "$BRUME" run own/deck.toml --set "$profile" --set tr
 for step in 0 2; do "$BRUME" export hf "own/checkpoints/step-$step" --dtype f32 -o "out-$step" > log 2>&1 || { cat log; fail "export"; }; done
 changed=$(cmp -l out-0/model.safetensors out-2/model.safetensors | wc -l)
 [ "$changed" -gt 0 ] && [ "$changed" -le $((2 * 45 * 4)) ] || fail "$changed bytes changed"
+
+# Checkpoints of an adapter link to the imported file; they resume, and export, without it.
+for steps in 2 4; do
+  mpirun -n 2 --oversubscribe "$BRUME" run own/deck.toml --set "$profile" --set model.weights=own/checkpoints/step-0 \
+    --set training.adapter.rank=2 --set training.steps=4 --steps $steps --set data.train=train.tok --set data.valid= \
+    --set cluster.devices_per_node=2 --set output.directory=adapter
+  file=adapter/checkpoints/step-$steps/frozen-0.h5
+  [ own/checkpoints/step-0/rank-0.h5 -ef "$file" ] || fail "$file is no link to the imported weights"
+done
+[ "$(ls adapter/checkpoints/step-4 | tr '\n' ' ')" = 'frozen-0.h5 manifest.json rank-0.h5 rank-1.h5 ' ] || fail "other files"
+mv own moved
+"$BRUME" export hf adapter/checkpoints/step-4 --merge -o merged > log 2>&1 || { cat log; fail "export of a checkpoint with links"; }
 
 # Several stages are searched, too; then no bound is claimed.
 "$BRUME" plan frozen.toml --set "$profile" --set 'search.stages=[2]' > log 2>&1 || { cat log; fail "no plan of two stages"; }

@@ -349,6 +349,22 @@ TEST_F(CheckpointFault, CutFilesFallBack) {
   }
 }
 
+// They would be read, and linked to, wherever they lie.
+TEST_F(CheckpointFault, NamesOfOtherFilesAreRefused) {
+  for (const char* name :
+       {"../rank-1.h5", "/etc/passwd", "frozen-.h5", "rank-1.h5/..", "frozen-1.h5x"}) {
+    save(directory_, {10});
+    fs::copy_file(step(10) / "rank-1.h5", checkpoints() / "rank-1.h5",
+                  fs::copy_options::overwrite_existing);
+    nlohmann::json manifest = nlohmann::json::parse(content(step(10) / "manifest.json"));
+    manifest.at("files").at(1).at("name") = name;
+    put(step(10) / "manifest.json", manifest.dump());
+    reseal(step(10), name);
+    const std::string said = test::refusal([&] { open(step(10)); }, Failure::storage);
+    EXPECT_NE(said.find("which no checkpoint has"), std::string::npos) << said;
+  }
+}
+
 // JSON calls itself for each level when it writes, and so ends the process when they are many.
 TEST_F(CheckpointFault, DeepManifestsFallBack) {
   save(directory_, {10, 20});

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <set>
 #include <string>
 
 #include "base/error.hpp"
@@ -33,7 +34,8 @@ constexpr std::int64_t least_copy_bytes = std::int64_t{16} << 20;  ///< however 
 HostBytes reckon_host_bytes(const std::vector<schedule::Program>& programs, const Prepared& run,
                             comm::Communicator& crew) {
   const auto ranks = std::size_t(crew.size());
-  std::vector<double> all(3 * ranks, 0.0);
+  const std::set<std::string> constants = model::frozen_names(run.model);
+  std::vector<double> all(4 * ranks, 0.0);
   comm::together(crew, [&] {
     if (programs.empty()) return;
     const std::vector<std::int64_t> spare = spare_host_bytes(programs, run.plan, run.cluster);
@@ -42,9 +44,13 @@ HostBytes reckon_host_bytes(const std::vector<schedule::Program>& programs, cons
       all[rank] = double(program.arena_bytes[std::size_t(schedule::Tier::host)]);
       if (!device::on_device())
         all[rank] += double(program.arena_bytes[std::size_t(schedule::Tier::device)]);
-      if (run.deck.output.checkpoints)
-        all[ranks + rank] = double(io::owned_bytes(engine::slabs_of(program, run.plan, run.model)));
-      all[2 * ranks + rank] = double(std::max(spare[rank], least_copy_bytes));
+      if (run.deck.output.checkpoints) {
+        const io::OwnedBytes owned =
+            io::owned_bytes(engine::slabs_of(program, run.plan, run.model), constants);
+        all[ranks + rank] = double(owned.trained);
+        all[2 * ranks + rank] = double(owned.constant);
+      }
+      all[3 * ranks + rank] = double(std::max(spare[rank], least_copy_bytes));
     }
   });
   crew.all_reduce(all, comm::Reduction::sum);
@@ -52,7 +58,7 @@ HostBytes reckon_host_bytes(const std::vector<schedule::Program>& programs, cons
     const auto first = all.begin() + std::ptrdiff_t(i * ranks);
     return std::vector<std::int64_t>(first, first + std::ptrdiff_t(ranks));
   };
-  return {part(0), part(1), part(2)};
+  return {part(0), part(1), part(2), part(3)};
 }
 
 Saving::Saving(const Prepared& run, const comm::Session& session, comm::Communicator& crew,
@@ -63,21 +69,27 @@ Saving::Saving(const Prepared& run, const comm::Session& session, comm::Communic
   copies[rank] = double(copy_that_fits(bytes));
   crew.all_reduce(copies, comm::Reduction::sum);
   copy_bytes_.assign(copies.begin(), copies.end());
-  const std::int64_t own_bytes = bytes.checkpoint[rank];
+  const std::int64_t own_bytes = bytes.trained[rank];
   max_copy_bytes_ = copy_bytes_[rank] >= own_bytes ? bytes.most_copy[rank] : -1;
-  const double node_bytes = double(std::ranges::max(bytes.checkpoint)) * session.ranks_per_node();
+  double most_bytes = 0.0;  // that a rank writes
+  for (std::size_t i = 0; i < bytes.trained.size(); ++i)
+    most_bytes = std::max(most_bytes, double(bytes.trained[i] + bytes.constant[i]));
+  const double node_bytes = most_bytes * session.ranks_per_node();
   write_s_ = node_bytes / usual_disk_bytes_per_s;
   limit_s_ = least_write_limit_s + node_bytes / slowest_disk_bytes_per_s;
   if (crew.rank() == 0 && run.deck.output.checkpoints)
-    log::debug("checkpoints: this rank writes {}; {}", format_bytes(double(own_bytes)),
+    log::debug("checkpoints: this rank writes {}{}; {}", format_bytes(double(own_bytes)),
+               bytes.constant[rank] > 0 ? fmt::format(", once {} of frozen weights",
+                                                      format_bytes(double(bytes.constant[rank])))
+                                        : "",
                copy_bytes_[0] > 0 ? "training goes on while a copy is written"
                                   : "training waits, because there is no memory for a copy");
 }
 
 std::int64_t Saving::copy_that_fits(const HostBytes& bytes) const {
   const auto copy = [&](std::size_t rank) {
-    return io::takes_copy(bytes.checkpoint[rank], bytes.most_copy[rank]) ? bytes.checkpoint[rank]
-                                                                         : std::int64_t{0};
+    return io::takes_copy(bytes.trained[rank], bytes.most_copy[rank]) ? bytes.trained[rank]
+                                                                      : std::int64_t{0};
   };
   const std::int64_t left = device::available_bytes();
   const std::vector<std::string> hosts = crew_.gather(host_name());
@@ -104,8 +116,12 @@ void Saving::open(engine::Engine& engine) {
   engine_ = &engine;
   const deck::OutputKeys& output = run_.deck.output;
   writer_.emplace(output.directory, crew_, max_copy_bytes_,
-                  io::Retention{output.keep_last, output.keep_every, output.keep_best});
-  if (run_.resume) trust(*run_.resume);
+                  io::Retention{output.keep_last, output.keep_every, output.keep_best},
+                  model::frozen_names(run_.model));
+  if (run_.resume)
+    trust(*run_.resume);
+  else if (run_.first_weights && run_.first_weights->checkpoint)
+    trust(*run_.first_weights->checkpoint);
 }
 
 void Saving::start_clock() {

@@ -20,9 +20,10 @@ namespace brume::app {
 
 /// What the plan's ranks take of host memory [rank] [bytes].
 struct HostBytes {
-  std::vector<std::int64_t> arenas;      ///< from the first step to the last
-  std::vector<std::int64_t> checkpoint;  ///< that each writes, and so of a copy of it
-  std::vector<std::int64_t> most_copy;   ///< that deck and plan leave room for
+  std::vector<std::int64_t> arenas;     ///< from the first step to the last
+  std::vector<std::int64_t> trained;    ///< that each writes, and so of a copy of it
+  std::vector<std::int64_t> constant;   ///< that it writes besides, where no file has them
+  std::vector<std::int64_t> most_copy;  ///< that deck and plan leave room for
 };
 
 /// By rank 0; the others give no Programs. Collective.

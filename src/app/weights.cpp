@@ -151,11 +151,8 @@ std::set<std::string> kept_exactly(const std::optional<io::CheckpointInfo>& resu
                                    const std::optional<FirstWeights>& first,
                                    const model::Config& model, comm::Communicator& world) {
   using model::Precision;
-  std::set<std::string> names;
-  if (model.precision == Precision::fp32) return names;
-  for (const model::Block& block : model::blocks(model))
-    for (const model::Parameter& parameter : block.parameters)
-      if (parameter.frozen) names.insert(parameter.name);
+  if (model.precision == Precision::fp32) return {};
+  std::set<std::string> names = model::frozen_names(model);
   if (names.empty() || (!resume && !first)) return {};
   const Precision computed = model.precision == Precision::fp8 ? Precision::bf16 : model.precision;
   comm::together(world, [&] {

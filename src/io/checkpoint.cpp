@@ -35,7 +35,7 @@ struct Source {
 };
 
 using Tensor = std::pair<std::string, std::string>;            // name, kind
-using Sources = std::map<int, std::map<std::size_t, Source>>;  // rank, index in its file
+using Sources = std::map<int, std::map<std::size_t, Source>>;  // file, index in it
 
 /// A slab to fill, and the runs that fill it.
 struct Wanted {
@@ -94,8 +94,9 @@ CheckpointInfo open_checkpoint(comm::Communicator& world, const std::filesystem:
   CheckpointInfo info;
   comm::together(world, [&] {
     const Manifest manifest = parse_manifest(text, checkpoint);
-    for (int rank = world.rank(); rank < manifest.info.ranks; rank += world.size())
-      verify_file(checkpoint, rank, manifest.files[rank]);
+    for (auto file = std::size_t(world.rank()); file < manifest.files.size();
+         file += std::size_t(world.size()))
+      verify_file(checkpoint / manifest.info.files[file], manifest.files[file]);
     info = manifest.info;
   });
   return info;
@@ -159,9 +160,11 @@ bool is_in(const std::filesystem::path& run_directory, const CheckpointInfo& che
 struct CheckpointReader::Impl {
   CheckpointInfo info;
   Bytes manifest;
-  std::map<int, Descriptor> held{};  ///< files, by rank
+  std::map<int, Descriptor> held{};  ///< files, by index
 
-  std::string path(int rank) const { return (info.directory / rank_file_name(rank)).string(); }
+  std::string path(int file) const {
+    return (info.directory / info.files[std::size_t(file)]).string();
+  }
   Sources find_sources(std::vector<Slab>& slabs) const;
 };
 
@@ -175,7 +178,7 @@ Sources CheckpointReader::Impl::find_sources(std::vector<Slab>& slabs) const {
   }
   Sources sources;
   std::set<Tensor> held;
-  const auto add = [&](int rank, std::size_t n, const Slab& stored) {
+  const auto add = [&](int file, std::size_t n, const Slab& stored) {
     const Tensor tensor(stored.name, stored.kind);
     held.insert(tensor);
     const auto found = wanted.find(tensor);
@@ -187,15 +190,15 @@ Sources CheckpointReader::Impl::find_sources(std::vector<Slab>& slabs) const {
       std::vector<Run> runs = shared_runs(stored, *slab);
       if (runs.empty()) continue;
       all_runs.insert(all_runs.end(), runs.begin(), runs.end());
-      Source& source = sources[rank][n];
+      Source& source = sources[file][n];
       source.stored = stored;
       source.copies.push_back({slab, std::move(runs)});
     }
   };
   const Manifest whole = parse_manifest(as_text(manifest), info.directory, add);
   const std::string name = info.directory.string();
-  require(whole.info.step == info.step, Failure::storage, "{}: holds step {}, expected {}", name,
-          whole.info.step, info.step);
+  require(whole.info.step == info.step && whole.info.files == info.files, Failure::storage,
+          "{}: is no longer the checkpoint of step {} that was opened", name, info.step);
 
   for (auto& [tensor, parts] : wanted) {
     const auto& [parameter, kind] = tensor;
@@ -225,17 +228,17 @@ void CheckpointReader::hold() {
   rlimit limit = {};
   ::getrlimit(RLIMIT_NOFILE, &limit);
   const int most = int(std::min<rlim_t>(limit.rlim_cur / 2, 1 << 20));
-  for (int rank = 0; rank < std::min(my.info.ranks, most); ++rank)
-    my.held.emplace(rank, open_regular(my.path(rank), Failure::storage));
+  for (int file = 0; file < std::min(int(my.info.files.size()), most); ++file)
+    my.held.emplace(file, open_regular(my.path(file), Failure::storage));
 }
 
 void CheckpointReader::fill(std::vector<Slab>& slabs, Progress* progress) {
   Impl& my = *impl_;
-  for (const auto& [rank, by_index] : my.find_sources(slabs)) {
-    const auto held = my.held.find(rank);
+  for (const auto& [index, by_index] : my.find_sources(slabs)) {
+    const auto held = my.held.find(index);
     RankFile file = held != my.held.end()
-                        ? RankFile(held->second, my.path(rank))
-                        : RankFile(open_regular(my.path(rank), Failure::storage), my.path(rank));
+                        ? RankFile(held->second, my.path(index))
+                        : RankFile(open_regular(my.path(index), Failure::storage), my.path(index));
     for (const auto& [n, source] : by_index)
       for (const Copy& copy : source.copies) run_copy(file, n, source.stored, copy, progress);
   }

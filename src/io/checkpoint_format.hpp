@@ -8,6 +8,6 @@ namespace brume::io {
 
 inline constexpr const char* checkpoint_filetype = "brume checkpoint";
 /// Readers know the first.
-inline constexpr std::array<std::int64_t, 2> checkpoint_version = {1, 1};
+inline constexpr std::array<std::int64_t, 2> checkpoint_version = {1, 2};
 
 }  // namespace brume::io

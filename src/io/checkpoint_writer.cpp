@@ -11,6 +11,7 @@
 #include <iterator>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -21,6 +22,7 @@
 #include "base/error.hpp"
 #include "base/log.hpp"
 #include "comm/agree.hpp"
+#include "constant_files.hpp"
 #include "failpoint.hpp"
 #include "files.hpp"
 #include "io/checkpoint.hpp"
@@ -56,22 +58,34 @@ GetValues current(const std::vector<engine::Slab>& slabs) {
 }  // namespace
 
 struct CheckpointWriter::Impl {
+  /// A file of a checkpoint that this rank writes.
+  struct OwnFile {
+    std::string name;
+    std::vector<engine::Slab> slabs;
+    std::size_t first_slab;  ///< of these, among all that are written
+    Digest digest = {};
+  };
+
   fs::path root;  ///< .../checkpoints
   std::unique_ptr<comm::Communicator> comm;
   std::int64_t max_copy_bytes = 0;
   Retention retention;
+  std::set<std::string> constants;
+  std::optional<ConstantFiles> linkable;  ///< rank 0: files for the next checkpoint
   std::thread thread;
   std::exception_ptr failure;     ///< of the last write, once its thread has ended
   std::set<std::int64_t> proven;  ///< steps this writer has read back and found whole
 
   // What is being written.
   CheckpointInfo info;
-  std::vector<engine::Slab> slabs;  ///< that this rank owns
-  Digest digest;                    ///< of this rank's file
+  bool links = false;               ///< constants are linked to, not written
+  std::vector<engine::Slab> slabs;  ///< that this rank writes, of all its files
+  std::vector<OwnFile> files;       ///< of this rank
   GetValues get_values;
   std::vector<std::vector<float>> copies;  ///< [slab], kept: new memory takes longer than copying
   bool in_place = false;                   ///< rank 0: step-N has been renamed
   std::atomic<double> longest_write_s = 0.0;
+  bool longest_has_constants = false;
 
   int rank() const { return comm->rank(); }
   fs::path final_name() const { return step_directory(root, info.step); }
@@ -85,8 +99,9 @@ struct CheckpointWriter::Impl {
   void commit();
   void prepare();
   void write_mine();
-  void publish(const std::vector<std::string>& entries);
+  void publish(std::vector<std::string> entries);
   void prove() const;
+  void find_linkable(const fs::path& checkpoint);
   void discard();
   void retain();
   std::int64_t next_to_prove(const std::set<std::int64_t>& damaged) const;
@@ -94,13 +109,26 @@ struct CheckpointWriter::Impl {
   void remove(std::int64_t step);
 };
 
-/// Takes the owned ones of all slabs.
+/// Takes the owned ones of all slabs, constants last, if at all.
 void CheckpointWriter::Impl::begin(const CheckpointInfo& next,
                                    const std::vector<engine::Slab>& all) {
   wait();
   info = next;
+  info.ranks = comm->size();
+  links = !comm::broadcast(*comm, linkable ? "y" : "", 0).empty();
+  const auto own = [&](std::string name, bool constant) {
+    OwnFile file{.name = std::move(name), .slabs = {}, .first_slab = slabs.size()};
+    std::ranges::copy_if(all, std::back_inserter(file.slabs), [&](const engine::Slab& slab) {
+      return slab.owned && constants.contains(slab.name) == constant;
+    });
+    if (constant && file.slabs.empty()) return;
+    slabs.insert(slabs.end(), file.slabs.begin(), file.slabs.end());
+    files.push_back(std::move(file));
+  };
   slabs.clear();
-  std::ranges::copy_if(all, std::back_inserter(slabs), &engine::Slab::owned);
+  files.clear();
+  own(rank_file_name(rank()), false);
+  if (!links) own(constants_file_name(rank()), true);
 }
 
 /// Values of the slabs as they are now.
@@ -129,7 +157,10 @@ void CheckpointWriter::Impl::run() noexcept {
     failure = std::current_exception();
   }
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
-  longest_write_s = std::max<double>(longest_write_s, taken.count());
+  longest_write_s = links && longest_has_constants
+                        ? taken.count()
+                        : std::max<double>(longest_write_s, taken.count());
+  longest_has_constants = !links && !constants.empty();
   get_values = nullptr;
 }
 
@@ -139,7 +170,10 @@ void CheckpointWriter::Impl::write() {
     commit();
   } catch (const comm::AgreedError&) {
     // All ranks have left the directory, because they agreed.
-    if (rank() == 0) discard();
+    if (rank() == 0) {
+      discard();
+      linkable.reset();
+    }
     throw;
   }
   retain();
@@ -152,34 +186,49 @@ void CheckpointWriter::Impl::commit() {
   std::string mine;
   comm::together(*comm, [&] {
     write_mine();
-    mine = entry_text(rank(), digest, slabs);
+    for (const OwnFile& file : files)
+      mine += (mine.empty() ? "" : ",\n") + entry_text(file.name, file.digest, file.slabs);
   });
   const std::vector<std::string> entries = comm->gather_at(mine, 0);
   comm::together(*comm, [&] {
     if (rank() == 0) publish(entries);
   });
-  comm::together(*comm, [&] { prove(); });
+  comm::together(*comm, [&] {
+    prove();
+    if (rank() == 0) find_linkable(final_name());
+  });
+}
+
+void CheckpointWriter::Impl::find_linkable(const fs::path& checkpoint) {
+  linkable = ConstantFiles::find(checkpoint, constants, root);
 }
 
 void CheckpointWriter::Impl::prepare() {
   std::error_code error;
   fs::remove_all(temporary(), error);
   make_directory(temporary());
+  if (links) linkable->link_in(temporary());
 }
 
 void CheckpointWriter::Impl::write_mine() {
-  NewFile file(temporary() / rank_file_name(rank()));
-  failpoint("checkpoint_after_open", rank());
-  write_rank_file(file, info.step, rank(), slabs, get_values);
-  file.flush();
-  failpoint("after_write", rank());
-  file.sync();
-  file.close();
-  digest = file.digest();
-  failpoint("after_fsync", rank());
+  for (OwnFile& own : files) {
+    NewFile file(temporary() / own.name);
+    failpoint("checkpoint_after_open", rank());
+    write_rank_file(file, info.step, rank(), own.slabs,
+                    [&](std::size_t n, std::int64_t first, std::span<float> room) {
+                      return get_values(own.first_slab + n, first, room);
+                    });
+    file.flush();
+    failpoint("after_write", rank());
+    file.sync();
+    file.close();
+    own.digest = file.digest();
+    failpoint("after_fsync", rank());
+  }
 }
 
-void CheckpointWriter::Impl::publish(const std::vector<std::string>& entries) {
+void CheckpointWriter::Impl::publish(std::vector<std::string> entries) {
+  if (links) std::ranges::copy(linkable->entries(), std::back_inserter(entries));
   NewFile file(temporary() / manifest_name);
   file.write(as_bytes(manifest_text(info, entries)));
   file.sync();
@@ -201,7 +250,7 @@ void CheckpointWriter::Impl::prove() const {
             "{}: holds step {} of {} ranks", final_name().string(), stored.info.step,
             stored.info.ranks);
   }
-  verify_file(final_name(), rank(), digest, true);
+  for (const OwnFile& file : files) verify_file(final_name() / file.name, file.digest, true);
 }
 
 void CheckpointWriter::Impl::discard() {
@@ -280,20 +329,25 @@ void CheckpointWriter::Impl::remove(std::int64_t step) {
   if (error) log::warn("{}: cannot be removed: {}", path.string(), error.message());
 }
 
-std::int64_t owned_bytes(const std::vector<engine::Slab>& slabs) {
-  std::int64_t bytes = 0;
+OwnedBytes owned_bytes(const std::vector<engine::Slab>& slabs,
+                       const std::set<std::string>& constants) {
+  OwnedBytes bytes;
   for (const engine::Slab& slab : slabs)
-    if (slab.owned) bytes += slab.elements * std::int64_t(sizeof(float));
+    if (slab.owned)
+      (constants.contains(slab.name) ? bytes.constant : bytes.trained) +=
+          slab.elements * std::int64_t(sizeof(float));
   return bytes;
 }
 
 CheckpointWriter::CheckpointWriter(fs::path directory, comm::Communicator& world,
-                                   std::int64_t max_copy_bytes, Retention retention)
+                                   std::int64_t max_copy_bytes, Retention retention,
+                                   std::set<std::string> constants)
     : impl_(std::make_unique<Impl>()) {
   impl_->root = directory / "checkpoints";
   impl_->comm = world.split(0, world.rank());
   impl_->max_copy_bytes = max_copy_bytes;
   impl_->retention = retention;
+  impl_->constants = std::move(constants);
   comm::together(*impl_->comm, [&] {
     if (world.rank() != 0) return;
     make_directory(impl_->root);
@@ -311,7 +365,8 @@ CheckpointWriter::~CheckpointWriter() {
 
 void CheckpointWriter::start(const CheckpointInfo& info, const std::vector<engine::Slab>& slabs) {
   impl_->begin(info, slabs);
-  const bool copies = takes_copy(owned_bytes(slabs), impl_->max_copy_bytes);
+  const OwnedBytes bytes = owned_bytes(impl_->slabs, impl_->constants);
+  const bool copies = bytes.constant == 0 && takes_copy(bytes.trained, impl_->max_copy_bytes);
   comm::together(*impl_->comm,
                  [&] { impl_->get_values = copies ? impl_->copied() : current(impl_->slabs); });
   if (copies)
@@ -327,6 +382,7 @@ void CheckpointWriter::write(const CheckpointInfo& info, const std::vector<engin
                              const GetValues& get_values) {
   require(std::ranges::all_of(slabs, &engine::Slab::owned), Failure::bug,
           "slabs without memory must be owned");
+  require(impl_->constants.empty(), Failure::bug, "values that nobody holds are not linked to");
   impl_->begin(info, slabs);
   impl_->get_values = get_values;
   impl_->run();
@@ -339,6 +395,7 @@ void CheckpointWriter::trust(const CheckpointInfo& checkpoint) {
   std::error_code error;
   const fs::path own = step_directory(impl_->root, checkpoint.step);
   if (fs::equivalent(own, checkpoint.directory, error)) impl_->proven.insert(checkpoint.step);
+  if (impl_->rank() == 0) impl_->find_linkable(checkpoint.directory);
 }
 
 double CheckpointWriter::longest_write_s() const { return impl_->longest_write_s; }

@@ -65,6 +65,28 @@ engine::Slab parse_slab(const json& array) {
   return slab;
 }
 
+/// Number R of a name <prefix>R<suffix>; -1 for another name.
+std::int64_t number_in(std::string_view name, std::string_view prefix, std::string_view suffix) {
+  if (!name.starts_with(prefix) || !name.ends_with(suffix)) return -1;
+  name.remove_prefix(prefix.size());
+  if (name.size() <= suffix.size() || name.size() > suffix.size() + 15) return -1;
+  name.remove_suffix(suffix.size());
+  const bool digits = std::ranges::all_of(name, [](char c) { return c >= '0' && c <= '9'; });
+  return digits ? std::stoll(std::string(name)) : -1;
+}
+
+constexpr std::string_view ranks_prefix = "rank-", constants_prefix = "frozen-", suffix = ".h5";
+
+bool is_of_rank(std::string_view name) { return number_in(name, ranks_prefix, suffix) >= 0; }
+
+/// @throws Error(storage) for a name that could lie outside the checkpoint
+std::string parse_name(const json& file) {
+  const auto name = file.at("name").get<std::string>();
+  require(is_of_rank(name) || number_in(name, constants_prefix, suffix) >= 0, Failure::storage,
+          "lists a file {}, which no checkpoint has", json(name).dump());
+  return name;
+}
+
 Digest parse_digest(const json& file) {
   Digest found;
   file.at("bytes").get_to(found.bytes);
@@ -175,6 +197,7 @@ Manifest parse(std::string_view text, const TakeSlab& take) {
   require(found == stored, Failure::storage, "is damaged: its hash is {}, expected {}", found,
           stored);
   std::vector<Digest> files;
+  std::vector<std::string> names;
   std::size_t slabs = 0;  // of the file that is being read
   std::set<std::pair<std::string, std::string>> seen;
   std::vector<engine::Slab> firsts;
@@ -182,6 +205,7 @@ Manifest parse(std::string_view text, const TakeSlab& take) {
       text,
       [&](const json& file) {
         files.push_back(parse_digest(file));
+        names.push_back(parse_name(file));
         slabs = 0;
       },
       [&](const json& array) {
@@ -217,21 +241,26 @@ Manifest parse(std::string_view text, const TakeSlab& take) {
       manifest.info.formats.emplace(slab.name, slab.storage);
     else
       manifest.info.trained.insert(slab.name);
-  manifest.info.ranks = int(manifest.files.size());
-  require(object.at("ranks") == manifest.info.ranks, Failure::storage, "lists {} files",
-          manifest.files.size());
+  manifest.info.ranks = int(std::ranges::count_if(names, is_of_rank));
+  require(object.at("ranks") == manifest.info.ranks, Failure::storage, "lists files of {} ranks",
+          manifest.info.ranks);
+  manifest.info.files = std::move(names);
   return manifest;
 }
 
 }  // namespace
 
-std::string rank_file_name(int rank) { return fmt::format("rank-{}.h5", rank); }
+std::string rank_file_name(int rank) { return fmt::format("{}{}{}", ranks_prefix, rank, suffix); }
+std::string constants_file_name(int index) {
+  return fmt::format("{}{}{}", constants_prefix, index, suffix);
+}
 
-std::string entry_text(int rank, const Digest& digest, const std::vector<engine::Slab>& slabs) {
+std::string entry_text(const std::string& name, const Digest& digest,
+                       const std::vector<engine::Slab>& slabs) {
   return storing("a slab", [&] {
     json all = json::array();
     for (const engine::Slab& slab : slabs) all.push_back(slab_json(slab));
-    return json{{"name", rank_file_name(rank)},
+    return json{{"name", name},
                 {"bytes", digest.bytes},
                 {"xxh3_128", digest.hash},
                 {"slabs", std::move(all)}}
@@ -246,7 +275,7 @@ std::string manifest_text(const CheckpointInfo& info, const std::vector<std::str
                    {"step", info.step},
                    {"samples", info.samples},
                    {"data", info.data_text},
-                   {"ranks", entries.size()},
+                   {"ranks", info.ranks},
                    {"deck", info.deck_text},
                    {"plan", info.plan_text},
                    {"profile", info.profile_text},
@@ -269,9 +298,9 @@ std::string manifest_text(const CheckpointInfo& info, const std::vector<std::str
 
 std::string brief_text(const Manifest& manifest) {
   std::vector<std::string> entries;
-  for (std::size_t rank = 0; rank < manifest.files.size(); ++rank)
-    entries.push_back(entry_text(int(rank), manifest.files[rank],
-                                 rank == 0 ? manifest.firsts : std::vector<engine::Slab>()));
+  for (std::size_t file = 0; file < manifest.files.size(); ++file)
+    entries.push_back(entry_text(manifest.info.files[file], manifest.files[file],
+                                 file == 0 ? manifest.firsts : std::vector<engine::Slab>()));
   return manifest_text(manifest.info, entries);
 }
 
@@ -292,22 +321,15 @@ Manifest read_manifest(const fs::path& checkpoint) {
   return parse_manifest(as_text(manifest_bytes(checkpoint)), checkpoint);
 }
 
-void verify_file(const fs::path& checkpoint, int rank, const Digest& expected, bool from_disk) {
-  const fs::path path = checkpoint / rank_file_name(rank);
-  const Digest found = digest_of_file(path, from_disk);
+void verify_file(const fs::path& file, const Digest& expected, bool from_disk) {
+  const Digest found = digest_of_file(file, from_disk);
   require(found == expected, Failure::storage,
-          "{}: is damaged: {} bytes with hash {}, the manifest has {} bytes with {}", path.string(),
+          "{}: is damaged: {} bytes with hash {}, the manifest has {} bytes with {}", file.string(),
           found.bytes, found.hash, expected.bytes, expected.hash);
 }
 
 std::int64_t step_of(const fs::path& directory) {
-  constexpr std::string_view prefix = "step-";
-  const std::string name = directory.filename().string();
-  const bool digits = name.size() > prefix.size() && name.size() <= prefix.size() + 15 &&
-                      name.starts_with(prefix) &&
-                      std::all_of(name.begin() + prefix.size(), name.end(),
-                                  [](char c) { return c >= '0' && c <= '9'; });
-  return digits ? std::stoll(name.substr(prefix.size())) : -1;
+  return number_in(directory.filename().string(), "step-", "");
 }
 
 std::vector<std::int64_t> steps_in(const fs::path& checkpoints) {

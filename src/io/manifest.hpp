@@ -16,25 +16,27 @@ namespace brume::io {
 
 struct Manifest {
   CheckpointInfo info;
-  std::vector<Digest> files;         ///< [rank]
+  std::vector<Digest> files;         ///< [file], named by info.files
   std::vector<engine::Slab> firsts;  ///< first slab of each parameter and kind
 };
 
-std::string rank_file_name(int rank);  ///< "rank-3.h5"
+std::string rank_file_name(int rank);        ///< "rank-3.h5"
+std::string constants_file_name(int index);  ///< "frozen-3.h5"
 inline constexpr const char* manifest_name = "manifest.json";
 
-/// What a manifest says of a rank's file. @throws Error(storage)
-std::string entry_text(int rank, const Digest& digest, const std::vector<engine::Slab>& slabs);
+/// What a manifest says of a file. @throws Error(storage)
+std::string entry_text(const std::string& name, const Digest& digest,
+                       const std::vector<engine::Slab>& slabs);
 
 /// The JSON, with the hash of its own content in it.
-/// @param entries  [rank], by entry_text
+/// @param entries  [file], by entry_text
 std::string manifest_text(const CheckpointInfo& info, const std::vector<std::string>& entries);
 
 /// The same with the first slab of each parameter and kind only: it does not grow with ranks.
 std::string brief_text(const Manifest& manifest);
 
-/// Told of slab n of a rank's file, which has no data.
-using TakeSlab = std::function<void(int rank, std::size_t n, engine::Slab slab)>;
+/// Told of slab n of a file, which has no data.
+using TakeSlab = std::function<void(int file, std::size_t n, engine::Slab slab)>;
 
 /// Checks a manifest's own hash, not those of the files. Keeps no slabs: those of many ranks take
 /// more memory than a rank has use for. @throws Error(storage)
@@ -43,10 +45,9 @@ Manifest parse_manifest(std::string_view text, const std::filesystem::path& chec
 Manifest read_manifest(const std::filesystem::path& checkpoint);
 Bytes manifest_bytes(const std::filesystem::path& checkpoint);  ///< @throws Error(storage)
 
-/// Reads a rank's file, see `digest_of_file`, and compares it with what the manifest says.
+/// Reads a file, see `digest_of_file`, and compares it with what the manifest says.
 /// @throws Error(storage)
-void verify_file(const std::filesystem::path& checkpoint, int rank, const Digest& expected,
-                 bool from_disk = false);
+void verify_file(const std::filesystem::path& file, const Digest& expected, bool from_disk = false);
 
 /// N of a directory step-N; -1 when the name is another.
 std::int64_t step_of(const std::filesystem::path& directory);

@@ -9,6 +9,7 @@
 #include <iterator>
 #include <numbers>
 #include <numeric>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -438,6 +439,14 @@ std::int64_t num_active_parameters(const Config& config) {
                  ? one.elements() / config.num_experts * config.experts_per_token
                  : one.elements();
   return sum;
+}
+
+std::set<std::string> frozen_names(const Config& config) {
+  std::set<std::string> names;
+  for (const Block& block : blocks(config))
+    for (const Parameter& parameter : block.parameters)
+      if (parameter.frozen) names.insert(parameter.name);
+  return names;
 }
 
 std::string frozen_text(const Config& config) {
