@@ -34,7 +34,8 @@ class Writer {
   /// @throws Error(input)
   std::string prompt(const nlohmann::ordered_json& conversation, const std::string& where) const;
 
-  /// Texts to learn all answers of the role "assistant" from. The template says by `generation`
+  /// Texts to learn all answers of the role "assistant" from, but for those with a "weight" of 0.
+  /// The template says by `generation`
   /// blocks which text a model answers with; without these, an answer is the text behind the prompt
   /// of the messages before it. A template may write earlier answers otherwise than the last one,
   /// for example without their reasoning: then each answer has a text of its own.

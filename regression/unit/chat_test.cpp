@@ -204,6 +204,24 @@ TEST_F(Conversations, TheTemplateMaySayWhatIsAnAnswer) {
             (std::vector<std::string>{"<user>a<assistant>[b$]<user>c<assistant>[d$]"}));
 }
 
+TEST_F(Conversations, AnswersWithoutWeightAreGiven) {
+  const std::string first_given =
+      R"([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "weight": 0},
+          {"role": "user", "content": "c"}, {"role": "assistant", "content": "d", "weight": 1}])";
+  put("chat_template.jinja", plain);
+  EXPECT_EQ(texts(first_given),
+            (std::vector<std::string>{"<user>a\n<assistant>b\n<user>c\n<assistant>[d\n]"}));
+  const std::string marked =
+      "{% for m in messages %}<{{ m.role }}>{% if m.role == 'assistant' %}{% generation %}{{ "
+      "m.content }}{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}";
+  put("chat_template.jinja", marked);
+  EXPECT_EQ(texts(first_given),
+            (std::vector<std::string>{"<user>a<assistant>b<user>c<assistant>[d]"}));
+  put("chat_template.jinja", "{% generation %}all{% endgeneration %}");
+  EXPECT_NE(refused("{\"messages\": " + first_given + "}").find("not one for each answer"),
+            std::string::npos);
+}
+
 // Models that think keep only the thoughts of the last answer.
 TEST_F(Conversations, AnswersWrittenInTwoWaysHaveTheirOwnTexts) {
   put("chat_template.jinja",

@@ -170,8 +170,71 @@ TEST_F(PackText, AnswersOfConversationsAreLearned) {
   }
   EXPECT_NE(test::refusal([&] {
               pack_text({file}, directory_ / "out");
-            }).find("a.jsonl, line 1: has 'messages'. bytes without a tokenizer: has no chat"),
+            }).find("a.jsonl, line 1: is a conversation. bytes without a tokenizer: has no chat"),
             std::string::npos);
+}
+
+// Each form becomes the same documents as its conversation in OpenAI's.
+TEST_F(PackText, ConversationsOfOtherFormsAreTheSame) {
+  const fs::path chat =
+      put("chat.jinja",
+          "{% if tools %}{{ tools[0].name }}{% endif %}{% for m in messages %}<{{ m.role }}>"
+          "{{ m.content }}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}");
+  const auto trained = [&](const std::string& line) {
+    const PackedText packed = pack_text({put("a.jsonl", line + "\n")}, directory_ / "out",
+                                        {.valid_ratio = 0.0, .chat_template = chat});
+    std::string marked, all = text_of(packed.train);
+    for (const data::Document& part : documents_of(packed.train))
+      marked += all.substr(std::size_t(part.first), std::size_t(part.answer - part.first)) + "[" +
+                all.substr(std::size_t(part.answer), std::size_t(part.end - part.answer)) + "]";
+    return marked;
+  };
+  const char* usual = "<system>s<user>a<assistant>[b]<user>c<assistant>[d]";
+  for (
+      const char* line :
+      {R"({"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "a"},
+            {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"},
+            {"role": "assistant", "content": "d"}], "system": "not this one"})",
+       R"({"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"},
+            {"from": "human", "value": "c"}, {"from": "gpt", "value": "d"}], "system": "s"})",
+       R"({"conversations": [{"role": "system", "content": "s"}, {"role": "user", "content": "a"},
+            {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"},
+            {"role": "assistant", "content": "d"}], "tools": ""})",
+       R"({"instruction": "c", "input": "", "output": "d", "history": [["a", "b"]], "system": "s"})"}) {
+    std::string one(line);
+    std::erase(one, '\n');
+    EXPECT_EQ(trained(one), usual) << one;
+  }
+  // A prompt's answers are given, and so is one that says it.
+  EXPECT_EQ(
+      trained(
+          R"({"prompt": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, )"
+          R"({"role": "user", "content": "c"}], "completion": [{"role": "assistant", "content": "d"}]})"),
+      "<user>a<assistant>b<user>c<assistant>[d]");
+  EXPECT_EQ(
+      trained(
+          R"({"messages": [{"role": "assistant", "content": "a", "weight": 0}, )"
+          R"({"role": "user", "content": "b"}, {"role": "assistant", "content": "c", "weight": 1}]})"),
+      "<assistant>a<user>b<assistant>[c]");
+  EXPECT_EQ(trained(R"({"instruction": "Add", "input": "1 1", "output": "2"})"),
+            "<user>Add\n1 1<assistant>[2]");
+  EXPECT_EQ(
+      trained(
+          R"({"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}], )"
+          R"("tools": "[{\"name\": \"f\"}]"})"),
+      "f<user>a<assistant>[b]");
+  const auto refused = [&](const char* line) { return test::refusal([&] { trained(line); }); };
+  EXPECT_NE(refused(R"({"conversations": [{"from": "alien", "value": "a"}]})")
+                .find("line 1: a message is from 'alien'"),
+            std::string::npos);
+  EXPECT_NE(
+      refused(R"({"conversations": [{"from": "gpt", "value": 1}]})").find("must have the texts"),
+      std::string::npos);
+  EXPECT_NE(refused(R"({"instruction": "a", "output": "b", "history": ["c"]})").find("pairs"),
+            std::string::npos);
+  EXPECT_NE(
+      refused(R"({"messages": [{"role": "user", "content": "a"}], "tools": "["})").find("'tools'"),
+      std::string::npos);
 }
 
 // A conversation that becomes several documents is not on both sides of what is held out.
@@ -540,13 +603,11 @@ TEST_F(PackText, LinesOfJsonAreDocuments) {
     return std::string();
   };
   EXPECT_EQ(refused("{\"text\": \"a\"}\n{\"text\": 1}\n", "text"),
-            ", line 2: has no text in the field 'text', no messages, and no prompt with its "
-            "completion: name "
-            "another field with --field");
+            ", line 2: has no text in the field 'text', no conversation, and no prompt with its "
+            "completion: name another field with --field");
   EXPECT_EQ(refused("{\"text\": \"a\"}", "body"),
-            ", line 1: has no text in the field 'body', no messages, and no prompt with its "
-            "completion: name "
-            "another field with --field");
+            ", line 1: has no text in the field 'body', no conversation, and no prompt with its "
+            "completion: name another field with --field");
   EXPECT_TRUE(refused("{\"text\": \"a\"}\nno", "text").starts_with(", line 2:1:"));
 }
 

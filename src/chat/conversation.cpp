@@ -136,6 +136,30 @@ Rendered Writer::render(const ordered_json& conversation, std::size_t messages, 
 
 namespace {
 
+/// Whether a message is to be learned: one of the model that has no "weight" of 0.
+bool is_learned(const ordered_json& message) {
+  if (message["role"] != "assistant") return false;
+  const auto weight = message.find("weight");
+  return weight == message.end() || *weight != 0;
+}
+
+/// Of the answers that `generation` blocks mark those that are to be learned.
+std::vector<Span> learned(std::vector<Span> generated, const ordered_json& messages,
+                          const std::string& where) {
+  std::vector<bool> each;
+  for (const ordered_json& message : messages)
+    if (message["role"] == "assistant") each.push_back(is_learned(message));
+  if (std::ranges::count(each, false) == 0) return generated;
+  require(each.size() == generated.size(), Failure::input,
+          "{}: has answers that are not to be learned, but the template's generation blocks are "
+          "not one for each answer",
+          where);
+  std::vector<Span> kept;
+  for (std::size_t i = 0; i < each.size(); ++i)
+    if (each[i]) kept.push_back(generated[i]);
+  return kept;
+}
+
 const ordered_json& messages_of(const ordered_json& conversation, const std::string& where) {
   const auto found = conversation.find("messages");
   require(found != conversation.end() && found->is_array() && !found->empty(), Failure::input,
@@ -163,7 +187,8 @@ std::vector<Conversation> Writer::texts(const ordered_json& conversation,
                                         const std::string& where) const {
   const ordered_json& messages = messages_of(conversation, where);
   Rendered whole = render(conversation, messages.size(), false, where);
-  if (!whole.generated.empty()) return {{std::move(whole.text), std::move(whole.generated)}};
+  if (!whole.generated.empty())
+    return {{std::move(whole.text), learned(std::move(whole.generated), messages, where)}};
   const auto through = [&](std::size_t answer) {
     return answer + 1 == messages.size() ? whole.text
                                          : render(conversation, answer + 1, false, where).text;
@@ -176,7 +201,7 @@ std::vector<Conversation> Writer::texts(const ordered_json& conversation,
   bool together = true;  // the texts up to all answers begin the whole one
   std::size_t rendered_bytes = 0;
   for (std::size_t i = 1; i < messages.size(); ++i) {
-    if (messages[i]["role"] != "assistant") continue;
+    if (!is_learned(messages[i])) continue;
     const std::string before = render(conversation, i, true, where).text, text = through(i);
     rendered_bytes += before.size() + text.size();
     require(rendered_bytes <= most_rendered_bytes, Failure::input,

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.hpp"
+#include "conversation_lines.hpp"
 #include "deck/json.hpp"
 
 namespace brume::interop {
@@ -21,18 +22,6 @@ bool is_space(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; 
 /// Of a letter or a digit, or of a character beyond ASCII.
 bool ends_word(char c) {
   return (c & 0x80) != 0 || (c >= '0' && c <= '9') || ((c | 0x20) >= 'a' && (c | 0x20) <= 'z');
-}
-
-const std::string* text_in(const nlohmann::json& object, const std::string& field) {
-  const auto found = object.is_object() ? object.find(field) : object.end();
-  return found == object.end() ? nullptr : found->get_ptr<const std::string*>();
-}
-
-/// Whether an object is a conversation, as far as its first message tells.
-bool has_messages(const nlohmann::json& object) {
-  const auto found = object.is_object() ? object.find("messages") : object.end();
-  return found != object.end() && found->is_array() && !found->empty() &&
-         found->front().is_object() && text_in(found->front(), "role") != nullptr;
 }
 
 }  // namespace
@@ -62,8 +51,8 @@ bool Encoder::is_object(std::string_view line) {
 
 bool Encoder::has_text(std::string_view line) const {
   if (!is_object(line)) return false;
-  const nlohmann::json object = deck::parse_json(line, "");
-  return text_in(object, field_) || has_messages(object) ||
+  const ordered_json object = deck::parse_ordered_json(line, "");
+  return text_in(object, field_) || is_conversation(object) ||
          (text_in(object, "prompt") && text_in(object, "completion"));
 }
 
@@ -130,20 +119,20 @@ TokenDocument Encoder::part(const TextPiece& piece) {
 
 void Encoder::line(std::string_view line, const std::string& where,
                    std::vector<TokenDocument>& documents) {
-  const nlohmann::json object = deck::parse_json(line, where);
+  ordered_json object = deck::parse_ordered_json(line, where);
   if (const std::string* const whole = text_in(object, field_))
     return documents.push_back(document("", *whole));
-  if (has_messages(object)) {
+  if (is_conversation(object)) {
     try {
       if (!chat_)
         chat_.emplace(conversation_writer(options_.tokenizer, tokenizer_ ? &*tokenizer_ : nullptr,
                                           options_.chat_template, options_.begin, options_.end));
     } catch (const Error& error) {
-      throw Error(error.failure(), "{}: has 'messages'. {}", where, error.what());
+      throw Error(error.failure(), "{}: is a conversation. {}", where, error.what());
     }
     bool follows = false;
     for (const chat::Conversation& one :
-         chat_->texts(deck::parse_ordered_json(line, where), where)) {
+         chat_->texts(as_messages(std::move(object), where), where)) {
       documents.push_back(conversation(one));
       documents.back().follows = std::exchange(follows, true);
     }
@@ -152,8 +141,8 @@ void Encoder::line(std::string_view line, const std::string& where,
   const std::string* const prompt = text_in(object, "prompt");
   const std::string* const completion = text_in(object, "completion");
   require(prompt && completion, Failure::input,
-          "{}: has no text in the field '{}', no messages, and no prompt with its completion: name "
-          "another field with --field",
+          "{}: has no text in the field '{}', no conversation, and no prompt with its completion: "
+          "name another field with --field",
           where, field_);
   documents.push_back(document(*prompt, *completion));
   documents.back().whole = true;

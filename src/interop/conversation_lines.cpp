@@ -1,0 +1,129 @@
+#include "conversation_lines.hpp"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "base/error.hpp"
+#include "deck/json.hpp"
+
+namespace brume::interop {
+namespace {
+
+/// Speakers of ShareGPT's messages, by the role of a chat template.
+struct Speaker {
+  std::string_view name;
+  const char* role;
+};
+constexpr Speaker speakers[] = {
+    {"system", "system"},    {"human", "user"},        {"user", "user"},
+    {"gpt", "assistant"},    {"chatgpt", "assistant"}, {"assistant", "assistant"},
+    {"model", "assistant"},  {"bing", "assistant"},    {"bard", "assistant"},
+    {"observation", "tool"}, {"tool", "tool"},         {"function_response", "tool"},
+};
+
+/// Whether a field is a list of messages, as far as the first one tells.
+bool has_messages(const ordered_json& line, const char* field, const char* speaker) {
+  const auto found = line.is_object() ? line.find(field) : line.end();
+  return found != line.end() && found->is_array() && !found->empty() &&
+         text_in(found->front(), speaker);
+}
+
+bool is_instruction(const ordered_json& line) {
+  return text_in(line, "instruction") && text_in(line, "output");
+}
+
+ordered_json message(const char* role, const std::string& content) {
+  ordered_json made;
+  made["role"] = role;
+  made["content"] = content;
+  return made;
+}
+
+/// ShareGPT's message in OpenAI's form.
+ordered_json spoken(const ordered_json& said, const std::string& where) {
+  const std::string* const from = text_in(said, "from");
+  const std::string* const value = text_in(said, "value");
+  require(from && value, Failure::input,
+          "{}: each message of 'conversations' must have the texts 'from' and 'value'", where);
+  const auto speaker = std::ranges::find(speakers, std::string_view(*from), &Speaker::name);
+  require(speaker != std::end(speakers), Failure::input,
+          "{}: a message is from '{}': write 'human', 'gpt', 'system' or 'tool', or give messages "
+          "with a 'role'",
+          where, *from);
+  return message(speaker->role, *value);
+}
+
+/// Messages of a prompt, whose answers are not to be learned, and of its completion.
+ordered_json joined(const ordered_json& prompt, const ordered_json& completion) {
+  ordered_json messages = ordered_json::array();
+  for (ordered_json one : prompt) {
+    if (one.is_object()) one["weight"] = 0;
+    messages.push_back(std::move(one));
+  }
+  for (const ordered_json& one : completion) messages.push_back(one);
+  return messages;
+}
+
+/// Alpaca's question: the instruction and what it is about.
+std::string question(const ordered_json& line) {
+  const std::string* const input = text_in(line, "input");
+  return *text_in(line, "instruction") + (input && !input->empty() ? "\n" + *input : "");
+}
+
+ordered_json instructed(const ordered_json& line, const std::string& where) {
+  ordered_json messages = ordered_json::array();
+  const auto history = line.find("history");
+  if (history != line.end() && !history->is_null()) {
+    require(history->is_array(), Failure::input, "{}: 'history' must be a list", where);
+    for (const ordered_json& pair : *history) {
+      require(pair.is_array() && pair.size() == 2 && pair[0].is_string() && pair[1].is_string(),
+              Failure::input, "{}: 'history' must have pairs of a question and an answer", where);
+      messages.push_back(message("user", pair[0].get<std::string>()));
+      messages.push_back(message("assistant", pair[1].get<std::string>()));
+    }
+  }
+  messages.push_back(message("user", question(line)));
+  messages.push_back(message("assistant", *text_in(line, "output")));
+  return messages;
+}
+
+ordered_json messages_of(const ordered_json& line, const std::string& where) {
+  if (has_messages(line, "messages", "role")) return line["messages"];
+  if (has_messages(line, "conversations", "role")) return line["conversations"];
+  if (has_messages(line, "prompt", "role")) return joined(line["prompt"], line["completion"]);
+  if (is_instruction(line)) return instructed(line, where);
+  ordered_json messages = ordered_json::array();
+  for (const ordered_json& said : line["conversations"]) messages.push_back(spoken(said, where));
+  return messages;
+}
+
+}  // namespace
+
+const std::string* text_in(const ordered_json& object, const std::string& field) {
+  const auto found = object.is_object() ? object.find(field) : object.end();
+  return found == object.end() ? nullptr : found->get_ptr<const std::string*>();
+}
+
+bool is_conversation(const ordered_json& line) {
+  return has_messages(line, "messages", "role") || has_messages(line, "conversations", "from") ||
+         has_messages(line, "conversations", "role") ||
+         (has_messages(line, "prompt", "role") && has_messages(line, "completion", "role")) ||
+         is_instruction(line);
+}
+
+ordered_json as_messages(ordered_json line, const std::string& where) {
+  ordered_json messages = messages_of(line, where);
+  const std::string* const system = text_in(line, "system");
+  const std::string* const first = text_in(messages.front(), "role");
+  if (system && !system->empty() && (!first || *first != "system"))
+    messages.insert(messages.begin(), message("system", *system));
+  line["messages"] = std::move(messages);
+  // Data sets whose rows have one type each keep lists of objects as texts.
+  if (const std::string* const tools = text_in(line, "tools"))
+    line["tools"] =
+        tools->empty() ? ordered_json() : deck::parse_ordered_json(*tools, where + ": 'tools'");
+  return line;
+}
+
+}  // namespace brume::interop
