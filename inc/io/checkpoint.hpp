@@ -39,6 +39,7 @@ struct CheckpointInfo {
   std::filesystem::path directory;
   int ranks = 0;  ///< number of ranks that wrote it
   // Known when read.
+  std::string identity{};                             ///< another one for another content
   std::vector<std::string> files{};                   ///< names in `directory`
   std::set<std::string> trained{};                    ///< parameters of whose moments it has some
   std::map<std::string, model::Precision> formats{};  ///< storage of the weights, by parameter

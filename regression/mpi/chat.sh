@@ -28,7 +28,7 @@ ask() { # ranks, file of answers, arguments
   ranks=$1 to=$2
   shift 2
   mpirun -n "$ranks" --oversubscribe "$BRUME" generate run -o "$to" --max-tokens 8 --stop '!' "$@" > out.log 2>&1 || complain "no answers"
-  sort -t: -k2n "$to" | sed 's/.*"text":"\([^"]*\)".*/\1/' > "$to.texts"
+  sort -t: -k2n "$to" | sed 's/.*"\(text\|content\)":"\([^"]*\)".*/\2/' > "$to.texts"
 }
 ask 1 a --prompts messages.jsonl --chat-template chat.jinja
 ask 2 b --prompts texts --chat --chat-template chat.jinja --tp 2
@@ -36,7 +36,8 @@ ask 1 c --prompts prompts.jsonl
 cmp a.texts b.texts && cmp a.texts c.texts || complain "answers differ"
 right=$(awk '{ c = sprintf("%c", 96 + NR); n += ($0 == c c) } END { print n }' a.texts)
 [ "$right" -ge 20 ] || { cat a.texts; complain "only $right answers were learned"; }
-grep -q '"id":"qz","messages":\[{"role":"user","content":"say z"}\],"text":' a || complain "an answer's line is another one"
+grep -q '"custom_id":"qz","response":{"status_code":200,"body":{"object":"chat.completion","choices":\[{"index":0,"message":{"role":"assistant","content":"[a-z]*"},"finish_reason":"stop"}\],"usage":' a ||
+  complain "an answer's line is another one"
 ask 1 a --prompts messages.jsonl --chat-template chat.jinja
 grep -q 'has 26 answers already' out.log || complain "answers are made again"
 

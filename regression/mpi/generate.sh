@@ -34,6 +34,14 @@ head -5 one > killed
 tail -1 one | head -c 20 >> killed
 generate 2 killed && same killed
 generate 1 killed && grep -q 'has 21 answers already' out.log || complain "it begins again"
+# Other weights or options are not taken for the same.
+for other in '--max-tokens 16' '--max-tokens 17 --temperature 0.5' '--max-tokens 17 --set training.precision=bf16'; do
+  code=0; "$BRUME" generate run --prompts prompts.jsonl -o killed $other > out.log 2>&1 || code=$?
+  [ "$code" -eq 2 ] && grep -q 'killed:1: was answered by other weights' out.log || complain "answers with $other are mixed"
+done
+tiny_job --steps 2 --set output.directory=trained_on > train.log 2>&1 || { cat train.log; exit 1; }
+code=0; "$BRUME" generate trained_on --prompts prompts.jsonl -o killed --max-tokens 17 > out.log 2>&1 || code=$?
+[ "$code" -eq 2 ] && grep -q 'killed:1: was answered by other weights' out.log || complain "answers of other weights are mixed"
 sed 's/p1/q1/; s/"prompt": "/&x/' prompts.jsonl > others.jsonl
 code=0; "$BRUME" generate run --prompts others.jsonl -o one > out.log 2>&1 || code=$?
 [ "$code" -eq 2 ] && grep -q 'one:1: is no answer to these prompts' out.log || complain "others' answers are taken"
@@ -82,8 +90,10 @@ printf '{"custom_id": "a", "body": {"model": "m", "prompt": "ab", "max_tokens": 
 grep -q 'keys that have no effect: logit_bias, max_tokens (it counts within "body")' out.log || complain "a key is dropped in silence"
 "$BRUME" generate run --prompt ab --json --max-tokens 5 --temperature 1.5 --top-k 40 --seed 7 --samples 2 --log-probabilities > options 2> out.log
 "$BRUME" generate run --prompt ab --json --max-tokens 6 > plain 2> out.log
-answer() { sed 's/.*"text":\("[^"]*"\).*"tokens":\([0-9]*\).*/\2 \1/'; }
-grep '"id":"a"' body | answer | sort > body.answers
+answer() { sed 's/.*"text":\("[^"]*"\).*"\(completion_\)*tokens":\([0-9]*\).*/\3 \1/'; }
+grep '"custom_id":"a","response":{"status_code":200,"body":{"object":"text_completion","choices":\[{"index":[01],"text"' body |
+  grep '"usage":{"prompt_tokens":2,"completion_tokens":5,"total_tokens":7}.*"error":null' |
+  sed 's/,"total_tokens.*//' | answer | sort > body.answers
 answer < options | sort | cmp - body.answers || complain "requests have other answers"
 grep '"index":1' body | answer > one.answer
 answer < plain | cmp - one.answer || complain "a request changes another one"

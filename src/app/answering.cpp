@@ -9,6 +9,7 @@
 
 #include "base/error.hpp"
 #include "base/log.hpp"
+#include "base/mix.hpp"
 #include "base/text.hpp"
 #include "comm/agree.hpp"
 #include "device/device.hpp"
@@ -45,6 +46,8 @@ Answering::Answering(const AnswerOptions& options, comm::Session& session, comm:
   });
   if (!options_.adapter.empty()) adapter_ = open_adapter(options_.adapter, model_, job_);
   if (!checkpoint_) find_first_weights(options_.weights, model_, job_);
+  identity_ = weights_identity(options_.weights, checkpoint_, job_) +
+              (adapter_ ? weights_identity(options_.adapter, std::nullopt, job_) : "");
   session_.set_silence_limit(deck_.training.silence_limit_s);
   kernels::allow_tf32(deck_.training.tf32);
 }
@@ -116,6 +119,20 @@ std::vector<std::int32_t> Answering::encode(std::string_view text, bool conversa
             "the tokenizer makes token {}, the model has a vocabulary of {}", token,
             model_.vocab_size);
   return tokens;
+}
+
+std::string Answering::fingerprint(std::span<const std::int32_t> tokens,
+                                   const AnswerSettings& settings) const {
+  const generation::Sampling& how = settings.sampling;
+  std::string all =
+      fmt::format("{}\n{}\n{}\n{} {} {}", identity_, model::text(model_),
+                  model::name(model_.precision), settings.max_tokens, how.top_k, how.seed);
+  for (const generation::SamplingKey& key : generation::sampling_keys())
+    all += fmt::format(" {}", how.*key.value);
+  for (const std::string& stop : settings.stops) all += fmt::format("\n{} {}", stop.size(), stop);
+  for (const std::int32_t end : ends_) all += fmt::format("\n{}", end);
+  for (const std::int32_t token : tokens) all += fmt::format(" {}", token);
+  return fmt::format("{:016x}", hash_of(all));
 }
 
 std::string Answering::bytes_of(std::int32_t token) const {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -50,6 +51,10 @@ class Answering {
   std::vector<std::int32_t> encode(std::string_view text, bool conversation);
   std::string bytes_of(std::int32_t token) const;
   bool ends(std::int32_t token) const { return ends_.contains(token); }
+
+  /// A short text that differs where weights, tokens or settings do, all that decides an answer.
+  std::string fingerprint(std::span<const std::int32_t> tokens,
+                          const AnswerSettings& settings) const;
 
   /// The reason why a prompt of so many tokens cannot be answered; empty: it can.
   std::string refusal(std::int64_t tokens, std::int64_t room) const;
@@ -95,6 +100,7 @@ class Answering {
   std::unique_ptr<interop::PretrainedWeights> adapter_;  ///< null: none, or the weights' own
   deck::Deck deck_{};
   model::Config model_{};
+  std::string identity_;  ///< of the weights
   std::filesystem::path tokenizer_path_;
   std::optional<tokenizer::Tokenizer> tokenizer_;  ///< none: tokens are bytes
   std::optional<std::int32_t> begin_;

@@ -104,6 +104,7 @@ class Generation {
         const bool conversation = prompt.conversation.has_value();
         if (conversation) prompt.text = texts.at(next++).get<std::string>();
         tokens_.push_back(answering_.encode(prompt.text, conversation));
+        prompt.fingerprint = answering_.fingerprint(tokens_.back(), prompt.settings);
       }
     });
   }
@@ -184,7 +185,6 @@ class Generation {
     const Prompt& prompt = prompts_[std::size_t(asked.prompt)];
     return {.prompt = asked.prompt,
             .sample = asked.sample,
-            .id = prompt.id,
             .question = &prompt,
             .finish = finish,
             .prompt_tokens = std::ssize(tokens_[std::size_t(asked.prompt)])};

@@ -105,7 +105,7 @@ Prompt prompt_of(std::string_view line, const std::string& where, const AnswerSe
   const auto body = object.find("body");
   const bool has_body = body != object.end() && body->is_object();
   const ordered_json& from = has_body ? *body : object;
-  Prompt made{.settings = given, .text = {}, .id = name_of(object)};
+  Prompt made{.settings = given, .text = {}, .id = name_of(object), .is_request = has_body};
   if (has_body) take_settings(*body, where, made.settings, unknown);
   for (const char* key : {"max_tokens", "temperature", "top_p", "stop"})
     if (!has_body && object.contains(key))
@@ -123,6 +123,9 @@ Prompt prompt_of(std::string_view line, const std::string& where, const AnswerSe
   return made;
 }
 
+/// The name of a request, as JSON.
+std::string id_of(const Prompt& prompt) { return prompt.id.empty() ? "null" : prompt.id; }
+
 /// The key and the value by which an answer's line keeps its prompt.
 std::pair<const char*, ordered_json> question_of(const Prompt& prompt) {
   if (prompt.conversation) return {"messages", (*prompt.conversation)["messages"]};
@@ -131,8 +134,45 @@ std::pair<const char*, ordered_json> question_of(const Prompt& prompt) {
 
 /// Whether an answer's line is to that prompt.
 bool answers(const json& line, const Prompt& prompt) {
+  if (prompt.is_request)
+    return line.contains("custom_id") && line["custom_id"] == json::parse(id_of(prompt));
   const auto [key, value] = question_of(prompt);
   return line.contains(key) && line[key] == json::parse(dump(value));
+}
+
+/// Whether an answer's line says why there is none; nothing where it is no such line.
+std::optional<bool> is_error(const json& line, const Prompt& prompt) {
+  if (prompt.is_request) {
+    if (!line.contains("response") || !line.contains("error")) return std::nullopt;
+    return line["response"].is_null();
+  }
+  if (!line.contains("finish_reason")) return std::nullopt;
+  const bool error = line["finish_reason"] == "error";
+  return line.contains(error ? "error" : "text") ? std::optional(error) : std::nullopt;
+}
+
+/// The answer as a server of OpenAI's interface gives it.
+ordered_json response(const AnswerLine& answer) {
+  const bool chat = answer.question->conversation.has_value();
+  ordered_json choice;
+  choice["index"] = std::max(0, answer.sample - 1);
+  if (chat) {
+    choice["message"]["role"] = "assistant";
+    choice["message"]["content"] = answer.text;
+  } else {
+    choice["text"] = answer.text;
+  }
+  choice["finish_reason"] = answer.finish == "length" ? "length" : "stop";
+  if (answer.log_probability) choice["log_probability"] = *answer.log_probability;
+  ordered_json made;
+  made["status_code"] = 200;
+  ordered_json& body = made["body"];
+  body["object"] = chat ? "chat.completion" : "text_completion";
+  body["choices"] = ordered_json::array({choice});
+  body["usage"]["prompt_tokens"] = answer.prompt_tokens;
+  body["usage"]["completion_tokens"] = answer.tokens;
+  body["usage"]["total_tokens"] = answer.prompt_tokens + answer.tokens;
+  return made;
 }
 
 }  // namespace
@@ -164,14 +204,24 @@ std::vector<Prompt> read_prompts(const fs::path& file, const AnswerSettings& giv
 std::string json_line(const AnswerLine& answer) {
   ordered_json line{{"index", answer.prompt}};
   if (answer.sample > 0) line["sample"] = answer.sample;
-  if (!answer.id.empty()) line["id"] = ordered_json::parse(answer.id);
-  auto [key, question] = question_of(*answer.question);
-  line[key] = std::move(question);
-  line[answer.finish == "error" ? "error" : "text"] = answer.text;
-  line["finish_reason"] = answer.finish;
-  line["prompt_tokens"] = answer.prompt_tokens;
-  line["tokens"] = answer.tokens;
-  if (answer.log_probability) line["log_probability"] = *answer.log_probability;
+  const Prompt& prompt = *answer.question;
+  const bool error = answer.finish == "error";
+  if (prompt.is_request) {
+    line["custom_id"] = ordered_json::parse(id_of(prompt));
+    line["response"] = error ? ordered_json() : response(answer);
+    line["error"] = nullptr;
+    if (error) line["error"] = ordered_json{{"message", answer.text}};
+  } else {
+    if (!prompt.id.empty()) line["id"] = ordered_json::parse(prompt.id);
+    auto [key, question] = question_of(prompt);
+    line[key] = std::move(question);
+    line[error ? "error" : "text"] = answer.text;
+    line["finish_reason"] = answer.finish;
+    line["prompt_tokens"] = answer.prompt_tokens;
+    line["tokens"] = answer.tokens;
+    if (answer.log_probability) line["log_probability"] = *answer.log_probability;
+  }
+  line["fingerprint"] = prompt.fingerprint;
   return dump(line) + "\n";
 }
 
@@ -194,14 +244,15 @@ Answered read_answered(const fs::path& file, const std::vector<Prompt>& prompts,
       return object[key].is_number_unsigned() ? object[key].get<std::int64_t>() : -1;
     };
     const std::int64_t index = whole_number("index", -1), sample = whole_number("sample", 0);
-    require_answer(index >= 0 && index < std::ssize(prompts) && sample >= 0 &&
-                       sample < prompts[std::size_t(index)].settings.samples &&
-                       object.contains("finish_reason") &&
-                       answers(object, prompts[std::size_t(index)]),
-                   number);
-    const bool error = object["finish_reason"] == "error";
-    require_answer(object.contains(error ? "error" : "text"), number);
-    (error ? answered.errors : answered.answers).emplace(index, int(sample));
+    require_answer(index >= 0 && index < std::ssize(prompts) && sample >= 0, number);
+    const Prompt& prompt = prompts[std::size_t(index)];
+    const std::optional<bool> error = is_error(object, prompt);
+    require_answer(sample < prompt.settings.samples && error && answers(object, prompt), number);
+    require(*error || object.value("fingerprint", json()) == prompt.fingerprint, Failure::input,
+            "{}:{}: was answered by other weights or with other options. Name another file, or "
+            "remove this one.",
+            file.string(), number);
+    (*error ? answered.errors : answered.answers).emplace(index, int(sample));
   });
   if (rest.empty()) return answered;
   constexpr std::string_view begin = R"({"index":)";

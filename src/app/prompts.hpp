@@ -17,17 +17,19 @@ namespace brume::app {
 
 struct Prompt {
   AnswerSettings settings;
-  std::string text;     ///< of a conversation: that which the chat template makes of it
-  std::string id = {};  ///< JSON, the file's own name of it; empty: none
+  std::string text;           ///< of a conversation: that which the chat template makes of it
+  std::string id = {};        ///< JSON, the file's own name of it; empty: none
+  bool is_request = false;    ///< of a batch for servers, whose answers have their form
+  std::string fingerprint{};  ///< of all that decides its answer
   std::optional<nlohmann::ordered_json> conversation = {};  ///< see chat::Writer
   std::int64_t line = 0;                                    ///< of its file; 0: of none
 };
 
-/// The prompts of a file. If its first line begins with '{', each line is JSON, with the prompt as
-/// "prompt" or a conversation as "messages", or with both in "body" as OpenAI-compatible servers
-/// take batches; "id" or "custom_id" names it. Otherwise each line is a prompt. Empty lines do not
-/// count. The texts of conversations are left empty. Keys of a "body" that servers know, such as
-/// "max_tokens", win over `given`.
+/// The prompts of a file, without fingerprints. If its first line begins with '{', each line is
+/// JSON, with the prompt as "prompt" or a conversation as "messages", or with both in "body" as
+/// OpenAI-compatible servers take batches; "id" or "custom_id" names it. Otherwise each line is a
+/// prompt. Empty lines do not count. The texts of conversations are left empty. Keys of a "body"
+/// that servers know, such as "max_tokens", win over `given`.
 /// @throws Error(input) naming the line
 std::vector<Prompt> read_prompts(const std::filesystem::path& file, const AnswerSettings& given);
 
@@ -35,7 +37,6 @@ std::vector<Prompt> read_prompts(const std::filesystem::path& file, const Answer
 struct AnswerLine {
   std::int64_t prompt;  ///< index
   int sample;           ///< among the answers to that prompt
-  std::string id = {};
   const Prompt* question = nullptr;
   std::string text = {};
   std::string finish;  ///< end, stop or length; error: `text` says what is wrong
@@ -54,7 +55,8 @@ struct Answered {
 };
 /// Locks a file of answers for this process, reads it, and cuts off a last line that a kill left
 /// unfinished.
-/// @throws Error(input) for a file of anything else, or that another job writes; Error(storage)
+/// @throws Error(input) for a file of anything else, of answers with another fingerprint, or that
+/// another job writes; Error(storage)
 Answered read_answered(const std::filesystem::path& file, const std::vector<Prompt>& prompts,
                        io::AppendedFile& output);
 

@@ -59,6 +59,12 @@ struct FirstWeights {
   std::optional<io::CheckpointInfo> checkpoint;  ///< nothing: a Hugging Face model
 };
 
+/// A text that differs where weights do: of files that somebody else made, by their sizes and some
+/// pieces. Collective. @throws AgreedError(input)
+std::string weights_identity(const std::string& directory,
+                             const std::optional<io::CheckpointInfo>& checkpoint,
+                             comm::Communicator& world);
+
 /// Finds weights that fit the model, before long work. Collective.
 /// @throws AgreedError(input), AgreedError(storage)
 FirstWeights find_first_weights(const std::string& directory, const model::Config& model,

@@ -219,6 +219,7 @@ Manifest parse(std::string_view text, const TakeSlab& take) {
           Failure::storage, "is of version {}, this program reads {}", object.at("version").dump(),
           checkpoint_version[0]);
   Manifest manifest;
+  manifest.info.identity = found;
   object.at("step").get_to(manifest.info.step);
   manifest.info.samples = object.value("samples", manifest.info.samples);
   manifest.info.run = object.value("run", manifest.info.run);
