@@ -216,12 +216,18 @@ struct OutputKeys {
   int checkpoint_every = 0;         ///< iterations; 0: by time
   double checkpoint_minutes = 0.0;  ///< 0: by steps or, without these too, as it costs least
   double mtbf_hours = 24.0;         ///< mean time between failures of the job
+  double node_mtbf_hours = 0.0;     ///< ... of a node, in place of the job's; 0: not known
+  double restart_minutes = 10.0;    ///< time from a failure to the next step
   int keep_last = 2;                ///< checkpoints
   int keep_every = 0;               ///< iterations; 0: none for ever
   bool keep_best = false;           ///< keep the checkpoint with the lowest validation loss
   int log_every = 1;
   bool trace = false;        ///< trace.json of the last step
   bool tensorboard = false;  ///< event files
+
+  double job_mtbf_hours(int nodes) const {
+    return node_mtbf_hours > 0.0 ? node_mtbf_hours / nodes : mtbf_hours;
+  }
 };
 
 /// One input deck. `schema()` is the one table of its keys.

@@ -22,6 +22,17 @@ struct CheckpointIntervals {
 /// @source        Young, "A first order approximation to the optimum checkpoint interval" (1974)
 double best_interval_s(double cost_s, double mtbf_s);
 
+/// The share of a training's time in which it makes steps that are not lost.
+///
+///   tau / (M e^(R / M) (e^((tau + C) / M) - 1))
+///
+/// @param interval_s  tau, between checkpoints
+/// @param cost_s      C, that training is held up by one checkpoint
+/// @param mtbf_s      M, mean time between failures, which come at random, also during restarts
+/// @param restart_s   R, from a failure to the next step
+/// @source            Daly, "A higher order estimate of the optimum checkpoint interval" (2006)
+double goodput(double interval_s, double cost_s, double mtbf_s, double restart_s);
+
 /// Says when a checkpoint is due: after given steps, after a given time or, where neither is given,
 /// after best_interval_s() of what a checkpoint was seen to cost.
 class CheckpointClock {

@@ -16,3 +16,11 @@ for deck in "$inputs"/*.toml; do
     { cat "$work/log" "$work/analyzed"; exit 1; }
   grep '^speed \|^length ' "$work/analyzed" | diff "$work/planned" -
 done
+
+# Failures of nodes lengthen a training.
+analyze() { "$BRUME" analyze "$deck" --plan "$work/plan.toml" --set output.node_mtbf_hours=10 "$@"; }
+analyze --json > "$work/json"
+number() { sed -n "s/^ *\"$1\": \([0-9.e+-]*\),*/\1/p" "$work/json"; }
+awk -v share="$(number goodput)" -v hours="$(number hours)" -v long="$(number hours_with_failures)" \
+  'BEGIN { exit !(share > 0.5 && share < 0.99 && long * share / hours > 0.999 && long * share / hours < 1.001) }' &&
+  analyze | grep -q '^goodput ' || { cat "$work/json"; echo "no goodput"; exit 1; }

@@ -14,8 +14,9 @@ using std::chrono::seconds;
 namespace {
 
 /// What a training of `work_s` takes when each interval ends with a checkpoint and failures throw
-/// it back to the last one.
-double time_with_failures_s(double interval_s, double cost_s, double mtbf_s, double work_s) {
+/// it back to the last one, behind a restart.
+double time_with_failures_s(double interval_s, double cost_s, double mtbf_s, double work_s,
+                            double restart_s = 0.0) {
   std::mt19937 random(7);
   std::exponential_distribution<double> until_failure(1.0 / mtbf_s);
   double time_s = 0.0, failure_s = until_failure(random);
@@ -25,8 +26,12 @@ double time_with_failures_s(double interval_s, double cost_s, double mtbf_s, dou
       done_s += interval_s;
       time_s = end_s;
     } else {
-      time_s = failure_s;
+      time_s = failure_s + restart_s;
       failure_s += until_failure(random);
+      while (failure_s < time_s) {  // it begins once more
+        time_s = failure_s + restart_s;
+        failure_s += until_failure(random);
+      }
     }
   }
   return time_s;
@@ -39,6 +44,25 @@ TEST(CheckpointClock, BestIntervalLosesLeast) {
   const double at_best_s = time_with_failures_s(best_s, cost_s, mtbf_s, work_s);
   for (const double factor : {0.25, 0.5, 2.0, 4.0})
     EXPECT_GT(time_with_failures_s(factor * best_s, cost_s, mtbf_s, work_s), at_best_s) << factor;
+}
+
+TEST(CheckpointClock, GoodputIsTheShareOfWork) {
+  const double mtbf_s = 3600.0, work_s = 2e7;
+  for (const double interval_s : {60.0, 300.0, 2400.0})
+    for (const double restart_s : {0.0, 300.0, 3000.0}) {
+      const double time_s = time_with_failures_s(interval_s, 5.0, mtbf_s, work_s, restart_s);
+      EXPECT_NEAR(io::goodput(interval_s, 5.0, mtbf_s, restart_s) / (work_s / time_s), 1.0, 0.02)
+          << interval_s << " " << restart_s;
+    }
+}
+
+// Llama 3 405B on 16,384 H100: 419 interruptions in 54 days, more than 90 % of the time effective
+// (Grattafiori et al. 2024, section 3.3.4).
+TEST(CheckpointClock, GoodputOfALargeTraining) {
+  const double mtbf_s = 54.0 * 86400.0 / 419.0;
+  const double share = io::goodput(300.0, 5.0, mtbf_s, 600.0);
+  EXPECT_GT(share, 0.90);
+  EXPECT_LT(share, 0.95);
 }
 
 TEST(CheckpointClock, StepsAreKept) {

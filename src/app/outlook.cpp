@@ -9,6 +9,9 @@
 #include "base/parallel.hpp"
 #include "base/text.hpp"
 #include "base/units.hpp"
+#include "io/checkpoint_clock.hpp"
+#include "price/price.hpp"
+#include "saving.hpp"
 
 namespace brume::app {
 namespace {
@@ -42,6 +45,48 @@ double steps_of(const deck::Deck& deck, const model::Config& model) {
   return std::ceil(keys.tokens / (double(keys.global_batch) * model.seq_len));
 }
 
+/// Bytes of a checkpoint of what is trained.
+double checkpoint_bytes(const model::Config& model) {
+  double bytes = 0.0;
+  for (const model::Block& block : model::blocks(model)) {
+    const model::Layout layout = model::layout(block, 1, 0, 1);
+    bytes += double(model::state_bytes(model, layout, 0, layout.trained_elements));
+    if (model.precision == model::Precision::fp32)
+      bytes += double(layout.trained_elements) * model::weight_bytes(model.precision);
+  }
+  return bytes;
+}
+
+/// Checkpoints are copied to host memory first, and written by all nodes at the usual speed.
+Failures failures(const deck::Deck& deck, const model::Config& model,
+                  const hardware::Machine& machine, const plan::Plan& plan, double iteration_s) {
+  const deck::OutputKeys& keys = deck.output;
+  if (keys.node_mtbf_hours <= 0.0) return {};
+  const int nodes = hardware::cluster(deck.cluster).nodes();
+  const double bytes = checkpoint_bytes(model);
+  const double cost_s =
+      price::copy_out_s(machine.profile(plan.stages.front().group), bytes / plan.devices());
+  Failures made{.mtbf_hours = keys.job_mtbf_hours(nodes),
+                .restart_s = 60.0 * keys.restart_minutes,
+                .write_s = usual_write_s(bytes / nodes)};
+  io::CheckpointClock clock({.steps = keys.checkpoint_every,
+                             .minutes = keys.checkpoint_minutes,
+                             .mtbf_hours = made.mtbf_hours},
+                            made.write_s, {});
+  clock.wrote(cost_s, made.write_s, {});
+  made.interval_s =
+      std::min(clock.interval_s(), keys.checkpoint_every > 0 ? keys.checkpoint_every * iteration_s
+                                                             : clock.interval_s());
+  made.goodput = io::goodput(made.interval_s, cost_s, 3600.0 * made.mtbf_hours, made.restart_s);
+  return made;
+}
+
+std::string length(double hours) {
+  if (hours < 1.0) return format_seconds(3600.0 * hours);
+  return hours < 72.0 ? fmt::format("{:.3g} hours", hours)
+                      : fmt::format("{:.3g} days", hours / 24.0);
+}
+
 std::string percent(double share) { return fmt::format("{:.1f} %", 100.0 * share); }
 
 std::string time_table(const Outlook& outlook, std::size_t columns) {
@@ -58,6 +103,13 @@ std::string time_table(const Outlook& outlook, std::size_t columns) {
     table.add(std::move(row));
   }
   return table.text(columns);
+}
+
+std::string text(const Failures& failures) {
+  if (failures.mtbf_hours <= 0.0) return "";
+  return fmt::format("goodput {} with a failure every {}, {} to restart and a checkpoint every {}",
+                     percent(failures.goodput), length(failures.mtbf_hours),
+                     format_seconds(failures.restart_s), format_seconds(failures.interval_s));
 }
 
 /// All in the unit of the largest amount, which leaves room for many columns.
@@ -131,6 +183,7 @@ Outlook outlook(const deck::Deck& deck, const model::Config& model,
                   .peak_flops_per_s = peak_flops_per_s(plan, model, machine),
                   .steps = steps_of(deck, model),
                   .frozen = model::frozen_text(model),
+                  .failures = failures(deck, model, machine, plan, account.iteration_s),
                   .account = account};
   for (const plan::Stage& stage : plan.stages) {
     const hardware::Profile& profile = machine.profile(stage.group);
@@ -160,9 +213,13 @@ std::string text(const Outlook& outlook, const plan::Plan& plan) {
         fmt::format("length  {} per step{}", format_seconds(outlook.account.iteration_s), error);
   if (outlook.steps > 0.0)
     lines += fmt::format("; {:.0f} steps take {}, {:.3g} device hours", outlook.steps,
-                         outlook.hours() < 1.0 ? format_seconds(3600.0 * outlook.hours())
-                                               : fmt::format("{:.3g} hours", outlook.hours()),
-                         outlook.hours() * devices);
+                         length(outlook.hours()), outlook.hours() * devices);
+  if (!lines.ends_with('\n')) lines += "\n";
+  lines += text(outlook.failures);
+  if (outlook.failures.mtbf_hours > 0.0 && outlook.steps > 0.0)
+    lines +=
+        fmt::format("; with them {}, {:.3g} device hours", length(outlook.hours_with_failures()),
+                    outlook.hours_with_failures() * devices);
   if (!lines.ends_with('\n')) lines += "\n";
   for (const std::string& speed : outlook.float8) lines += "fp8     " + speed + "\n";
   if (!outlook.frozen.empty()) lines += "frozen  " + outlook.frozen + "\n";
@@ -212,6 +269,11 @@ nlohmann::json described(const Outlook& outlook, const plan::Plan& plan) {
   if (outlook.steps > 0.0) {
     object["hours"] = outlook.hours();
     object["device_hours"] = outlook.hours() * outlook.devices;
+  }
+  if (outlook.failures.mtbf_hours > 0.0) {
+    object["goodput"] = outlook.failures.goodput;
+    object["checkpoint_interval_s"] = outlook.failures.interval_s;
+    if (outlook.steps > 0.0) object["hours_with_failures"] = outlook.hours_with_failures();
   }
   for (const schedule::StageAccount& stage : outlook.account.stages) {
     nlohmann::json& of = object["stages"].emplace_back();

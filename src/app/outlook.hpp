@@ -17,6 +17,15 @@
 
 namespace brume::app {
 
+/// What failures of nodes leave of a training's time.
+struct Failures {
+  double mtbf_hours = 0.0;  ///< of the job; 0: not known
+  double restart_s = 0.0;
+  double write_s = 0.0;     ///< of a checkpoint
+  double interval_s = 0.0;  ///< between checkpoints
+  double goodput = 1.0;     ///< share of the time in which steps are made that stay
+};
+
 /// Of one plan on one machine.
 struct Outlook {
   double error = 0.0;  ///< of the iteration's time, relative, as the profiles say; 0: they say none
@@ -27,10 +36,12 @@ struct Outlook {
   double steps = 0.0;                 ///< of the training; 0: known with the data only
   std::set<std::string> float8 = {};  ///< of fp8, what the profiles know of its speed
   std::string frozen;                 ///< what is not trained; empty: nothing
+  Failures failures = {};
   schedule::Account account;
 
   double mfu() const { return peak_flops_per_s > 0.0 ? flops_per_s / peak_flops_per_s : 0.0; }
   double hours() const { return steps * account.iteration_s / 3600.0; }
+  double hours_with_failures() const { return hours() / failures.goodput; }
 };
 
 /// What a plan's devices reach together in large matrix products, as their profiles say; 0: they

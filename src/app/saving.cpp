@@ -31,6 +31,8 @@ constexpr std::int64_t least_copy_bytes = std::int64_t{16} << 20;  ///< however 
 
 }  // namespace
 
+double usual_write_s(double bytes_of_node) { return bytes_of_node / usual_disk_bytes_per_s; }
+
 HostBytes reckon_host_bytes(const std::vector<schedule::Program>& programs, const Prepared& run,
                             comm::Communicator& crew) {
   const auto ranks = std::size_t(crew.size());
@@ -75,7 +77,7 @@ Saving::Saving(const Prepared& run, const comm::Session& session, comm::Communic
   for (std::size_t i = 0; i < bytes.trained.size(); ++i)
     most_bytes = std::max(most_bytes, double(bytes.trained[i] + bytes.constant[i]));
   const double node_bytes = most_bytes * session.ranks_per_node();
-  write_s_ = node_bytes / usual_disk_bytes_per_s;
+  write_s_ = usual_write_s(node_bytes);
   limit_s_ = least_write_limit_s + node_bytes / slowest_disk_bytes_per_s;
   if (crew.rank() == 0 && run.deck.output.checkpoints)
     log::debug("checkpoints: this rank writes {}{}; {}", format_bytes(double(own_bytes)),
@@ -128,7 +130,7 @@ void Saving::start_clock() {
   const deck::OutputKeys& output = run_.deck.output;
   clock_.emplace(io::CheckpointIntervals{.steps = output.checkpoint_every,
                                          .minutes = output.checkpoint_minutes,
-                                         .mtbf_hours = output.mtbf_hours},
+                                         .mtbf_hours = output.job_mtbf_hours(run_.cluster.nodes())},
                  write_s_, Clock::now());
 }
 

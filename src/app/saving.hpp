@@ -26,6 +26,9 @@ struct HostBytes {
   std::vector<std::int64_t> most_copy;  ///< that deck and plan leave room for
 };
 
+/// Time to write a checkpoint, expected before one has been written.
+double usual_write_s(double bytes_of_node);
+
 /// By rank 0; the others give no Programs. Collective.
 HostBytes reckon_host_bytes(const std::vector<schedule::Program>& programs, const Prepared& run,
                             comm::Communicator& crew);

@@ -400,6 +400,17 @@ const Schema<OutputKeys>& output_schema() {
         .key(
             "mtbf_hours", &OutputKeys::mtbf_hours,
             {.unit = "h", .help = "mean time between failures of the job", .min = 1e-3, .max = 1e6})
+        .key("node_mtbf_hours", &OutputKeys::node_mtbf_hours,
+             {.unit = "h",
+              .help = "mean time between failures of a node, replaces mtbf_hours; `plan` then "
+                      "predicts the cost of failures; 0: not known",
+              .min = 0,
+              .max = 1e9})
+        .key("restart_minutes", &OutputKeys::restart_minutes,
+             {.unit = "min",
+              .help = "time from a failure to the next step, for the prediction",
+              .min = 0,
+              .max = 1e5})
         .key("keep_last", &OutputKeys::keep_last,
              {.help = "number of newest checkpoints that stay", .min = 1})
         .key("keep_every", &OutputKeys::keep_every,

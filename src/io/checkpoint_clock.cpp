@@ -13,6 +13,11 @@ constexpr double least_interval_s = 60.0;  ///< that is chosen, however little a
 
 double best_interval_s(double cost_s, double mtbf_s) { return std::sqrt(2.0 * cost_s * mtbf_s); }
 
+double goodput(double interval_s, double cost_s, double mtbf_s, double restart_s) {
+  return interval_s /
+         (mtbf_s * std::exp(restart_s / mtbf_s) * std::expm1((interval_s + cost_s) / mtbf_s));
+}
+
 CheckpointClock::CheckpointClock(const CheckpointIntervals& intervals, double write_s,
                                  Clock::time_point now)
     : intervals_(intervals), cost_s_(write_s), write_s_(write_s), last_(now) {}
