@@ -3,7 +3,9 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <csignal>
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
@@ -148,6 +150,25 @@ inline std::string content(const fs::path& path) {
 inline void put(const fs::path& path, const std::string& text) {
   std::ofstream(path, std::ios::binary | std::ios::trunc) << text;
 }
+
+/// Files of this process may have at most so many bytes: the way a full disk fails, at a byte of
+/// our choice.
+class FileLimit {
+ public:
+  explicit FileLimit(std::size_t bytes) : before_(std::signal(SIGXFSZ, SIG_IGN)) {
+    ::getrlimit(RLIMIT_FSIZE, &limit_);
+    const rlimit mine{bytes, limit_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &mine);
+  }
+  ~FileLimit() {
+    ::setrlimit(RLIMIT_FSIZE, &limit_);
+    std::signal(SIGXFSZ, before_);
+  }
+
+ private:
+  rlimit limit_{};
+  void (*before_)(int);
+};
 
 /// Checkpoints in a run directory of its own, removed at the end.
 class CheckpointFault : public ::testing::Test {

@@ -45,6 +45,8 @@ class Writer {
 
   /// Replaces the text of a special token, for example "eos_token".
   void set_token(const char* name, const std::string& text) { tokens_[name] = text; }
+  /// The sources of the templates and the special tokens.
+  std::string identity() const;
   /// The token that ends a text; empty: none is known.
   std::string end_token() const { return tokens_.value("eos_token", ""); }
 
@@ -54,6 +56,7 @@ class Writer {
 
   nlohmann::ordered_json tokens_;  ///< special tokens, by the names of the template's variables
   std::vector<std::pair<std::string, Template>> templates_;  ///< names, and "" for the default
+  std::string sources_;
 };
 
 }  // namespace brume::chat

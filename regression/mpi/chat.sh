@@ -36,6 +36,14 @@ ask 1 c --prompts prompts.jsonl
 cmp a.texts b.texts && cmp a.texts c.texts || complain "answers differ"
 right=$(awk '{ c = sprintf("%c", 96 + NR); n += ($0 == c c) } END { print n }' a.texts)
 [ "$right" -ge 20 ] || { cat a.texts; complain "only $right answers were learned"; }
+# The time that a template asks for does not decide whose answers a file has.
+sed '1s/^/{{- strftime_now("%d %H %M %S") }}/' chat.jinja > dated.jinja
+head -1 messages.jsonl > one.jsonl
+for i in 1 2; do
+  "$BRUME" generate run --prompts one.jsonl --chat-template dated.jinja -o dated > out.log 2>&1 || complain "no dated answers"
+  sleep 1.1
+done
+grep -q 'has 1 answer already' out.log || complain "it answers again at another time"
 grep -q '"custom_id":"qz","response":{"status_code":200,"body":{"object":"chat.completion","choices":\[{"index":0,"message":{"role":"assistant","content":"[a-z]*"},"finish_reason":"stop"}\],"usage":' a ||
   complain "an answer's line is another one"
 ask 1 a --prompts messages.jsonl --chat-template chat.jinja

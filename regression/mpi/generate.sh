@@ -35,7 +35,7 @@ tail -1 one | head -c 20 >> killed
 generate 2 killed && same killed
 generate 1 killed && grep -q 'has 21 answers already' out.log || complain "it begins again"
 # Other weights or options are not taken for the same.
-for other in '--max-tokens 16' '--max-tokens 17 --temperature 0.5' '--max-tokens 17 --set training.precision=bf16'; do
+for other in '--max-tokens 17 --log-probabilities' '--max-tokens 16' '--max-tokens 17 --temperature 0.5' '--max-tokens 17 --set training.precision=bf16'; do
   code=0; "$BRUME" generate run --prompts prompts.jsonl -o killed $other > out.log 2>&1 || code=$?
   [ "$code" -eq 2 ] && grep -q 'killed:1: was answered by other weights' out.log || complain "answers with $other are mixed"
 done
@@ -91,12 +91,33 @@ grep -q 'keys that have no effect: logit_bias, max_tokens (it counts within "bod
 "$BRUME" generate run --prompt ab --json --max-tokens 5 --temperature 1.5 --top-k 40 --seed 7 --samples 2 --log-probabilities > options 2> out.log
 "$BRUME" generate run --prompt ab --json --max-tokens 6 > plain 2> out.log
 answer() { sed 's/.*"text":\("[^"]*"\).*"\(completion_\)*tokens":\([0-9]*\).*/\3 \1/'; }
-grep '"custom_id":"a","response":{"status_code":200,"body":{"object":"text_completion","choices":\[{"index":[01],"text"' body |
+for i in 0 1; do
+  [ "$(grep -c "\"custom_id\":\"a\",\"response\":{\"status_code\":200,\"body\":{\"object\":\"text_completion\",\"choices\":\[{\"index\":$i,\"text\"" body)" -eq 1 ] || complain "choice $i is missing"
+done
+grep '"custom_id":"a"' body |
   grep '"usage":{"prompt_tokens":2,"completion_tokens":5,"total_tokens":7}.*"error":null' |
   sed 's/,"total_tokens.*//' | answer | sort > body.answers
 answer < options | sort | cmp - body.answers || complain "requests have other answers"
-grep '"index":1' body | answer > one.answer
+grep '^{"index":1,' body | answer > one.answer
 answer < plain | cmp - one.answer || complain "a request changes another one"
+# The reason why a prompt has no answer does not stay when it is another prompt.
+printf '{"body": {"prompt": "%s"}}\n' "$(head -c 300 /dev/zero | tr '\0' q)" > long.jsonl
+"$BRUME" generate run --prompts long.jsonl -o long > out.log 2>&1
+"$BRUME" generate run --prompts long.jsonl -o long > out.log 2>&1
+[ "$(grep -c 'has 300 tokens' long)" -eq 1 ] || complain "the same reason twice"
+printf '{"body": {"prompt": "%s"}}\n' "$(head -c 200 /dev/zero | tr '\0' q)" > long.jsonl
+"$BRUME" generate run --prompts long.jsonl -o long > out.log 2>&1
+grep -q 'has 200 tokens' long || complain "the reason is that of another prompt"
+
+# A Hugging Face model: one value of one tensor is another model.
+cp -r "$BRUME_REGRESSION_DIR/data/hugging_face/gpt2" model
+"$BRUME" generate model --prompt ab -o model.out --max-tokens 2 > out.log 2>&1 || complain "no answer of a Hugging Face model"
+"$BRUME" generate model --prompt ab -o model.out --max-tokens 2 > out.log 2>&1 && grep -q 'has 1 answer already' out.log || complain "it answers again"
+file=$(ls model/*.safetensors | tail -1)
+printf '\101' | dd of="$file" bs=1 seek=$(($(wc -c < "$file") - 3)) conv=notrunc 2> out.log
+code=0; "$BRUME" generate model --prompt ab -o model.out --max-tokens 2 > out.log 2>&1 || code=$?
+[ "$code" -eq 2 ] && grep -q 'was answered by other weights' out.log || complain "answers of another model are mixed"
+
 printf '\357\273\277{"prompt":"a",}\n' > broken.jsonl
 refused() { # sentence, arguments
   code=0; says=$1; shift

@@ -177,6 +177,48 @@ TEST_F(CheckpointConstants, AreWrittenAgainWhereTheirFileIsGone) {
   expect_whole(step(10));
 }
 
+// The manifest would promise a hash that the new file does not have.
+TEST_F(CheckpointConstants, AreNotLinkedToAnotherFileOfThatName) {
+  const fs::path imported = import(directory_ / "base", false);
+  for (const bool rewritten : {false, true})
+    comm::run_local(1, [&](comm::Communicator& world) {
+      CheckpointWriter writer(directory_, world, std::int64_t{1} << 40, {}, constants);
+      writer.trust(open_checkpoint(world, imported));
+      const std::string whole = content(imported / "rank-0.h5");
+      if (!rewritten) fs::remove(imported / "rank-0.h5");
+      put(imported / "rank-0.h5", std::string(whole.size(), 'x'));
+      Parts parts(0, 1);
+      const int at = rewritten ? 20 : 10;
+      parts.trained.fill(at);
+      writer.start(info_of(at), parts.slabs);
+      EXPECT_THROW(writer.finish(), comm::AgreedError);
+      put(imported / "rank-0.h5", whole);
+      writer.start(info_of(at), parts.slabs);
+      writer.finish();
+      expect_whole(step(at));
+    });
+}
+
+// A retry must not need room that the write that failed did not.
+TEST_F(CheckpointConstants, StayLinkedWhereAnotherFileFails) {
+  save_parts(directory_, {10});
+  comm::run_local(1, [&](comm::Communicator& world) {
+    CheckpointWriter writer(directory_, world, std::int64_t{1} << 40, {}, constants);
+    writer.trust(open_checkpoint(world, step(10)));
+    Parts parts(0, 1);
+    parts.trained.fill(20);
+    {
+      const FileLimit full(1000);
+      writer.start(info_of(20), parts.slabs);
+      EXPECT_THROW(writer.finish(), comm::AgreedError);
+    }
+    writer.start(info_of(20), parts.slabs);
+    writer.finish();
+  });
+  EXPECT_TRUE(is_same_file(step(10) / "frozen-1.h5", step(20) / "frozen-1.h5"));
+  expect_whole(step(20));
+}
+
 TEST_F(CheckpointConstants, HaveHashes) {
   save_parts(directory_, {10, 20});
   const std::string whole = content(step(20) / "frozen-1.h5");

@@ -1,5 +1,4 @@
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -22,25 +21,6 @@
 
 namespace brume::io {
 namespace {
-
-/// Files of this process may have at most so many bytes: the way a full disk fails, at a byte of
-/// our choice.
-class FileLimit {
- public:
-  explicit FileLimit(std::size_t bytes) : before_(std::signal(SIGXFSZ, SIG_IGN)) {
-    ::getrlimit(RLIMIT_FSIZE, &limit_);
-    const rlimit mine{bytes, limit_.rlim_max};
-    ::setrlimit(RLIMIT_FSIZE, &mine);
-  }
-  ~FileLimit() {
-    ::setrlimit(RLIMIT_FSIZE, &limit_);
-    std::signal(SIGXFSZ, before_);
-  }
-
- private:
-  rlimit limit_{};
-  void (*before_)(int);
-};
 
 /// Tries to write step 20; expects all ranks to fail alike, then one more step to succeed.
 void expect_failure(const fs::path& directory, const CheckpointInfo& info, std::size_t limit) {

@@ -223,7 +223,23 @@ TEST_F(PackText, ConversationsOfOtherFormsAreTheSame) {
           R"({"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}], )"
           R"("tools": "[{\"name\": \"f\"}]"})"),
       "f<user>a<assistant>[b]");
+  EXPECT_EQ(
+      trained(R"({"instruction": "", "input": "x", "output": "y", "text": "<user>x<assistant>y"})"),
+      "<user>x<assistant>[y]");
+  EXPECT_EQ(
+      trained(
+          R"({"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b", "weight": 0}, )"
+          R"({"from": "human", "value": "c"}, {"from": "gpt", "value": "d"}]})"),
+      "<user>a<assistant>b<user>c<assistant>[d]");
   const auto refused = [&](const char* line) { return test::refusal([&] { trained(line); }); };
+  for (const auto& [line, says] :
+       {std::pair(R"({"instruction": "a", "input": 5, "output": "b"})", "'input' must be a text"),
+        {R"({"instruction": "a", "output": "b", "system": ["s"]})", "'system' must be a text"},
+        {R"({"messages": [{"role": "assistant", "content": "b", "weight": "0"}]})", "'weight'"},
+        {R"({"messages": [{"role": "assistant", "content": "b", "weight": 0.5}]})", "'weight'"},
+        {R"({"conversations": []})", "'conversations' must be a list of messages"},
+        {R"({"messages": [{"content": "a"}]})", "'messages' must be a list of messages"}})
+    EXPECT_NE(refused(line).find(says), std::string::npos) << line;
   EXPECT_NE(refused(R"({"conversations": [{"from": "alien", "value": "a"}]})")
                 .find("line 1: a message is from 'alien'"),
             std::string::npos);

@@ -46,8 +46,7 @@ Answering::Answering(const AnswerOptions& options, comm::Session& session, comm:
   });
   if (!options_.adapter.empty()) adapter_ = open_adapter(options_.adapter, model_, job_);
   if (!checkpoint_) find_first_weights(options_.weights, model_, job_);
-  identity_ = weights_identity(options_.weights, checkpoint_, job_) +
-              (adapter_ ? weights_identity(options_.adapter, std::nullopt, job_) : "");
+  identify();
   session_.set_silence_limit(deck_.training.silence_limit_s);
   kernels::allow_tf32(deck_.training.tf32);
 }
@@ -121,17 +120,32 @@ std::vector<std::int32_t> Answering::encode(std::string_view text, bool conversa
   return tokens;
 }
 
-std::string Answering::fingerprint(std::span<const std::int32_t> tokens,
+/// Notes what tells weights and tokenizer from others. Collective.
+void Answering::identify() {
+  comm::together(job_, [&] {
+    if (job_.rank() != 0) return;
+    identity_ = checkpoint_ ? checkpoint_->identity
+                            : weights_identity(interop::PretrainedWeights(options_.weights, model_),
+                                               model_, false);
+    if (adapter_) identity_ += weights_identity(*adapter_, model_, true);
+    for (int token = 0; tokenizer_ && token < tokenizer_->vocab_size(); ++token)
+      identity_ += fmt::format("{} ", tokenizer_->text_within(token));
+    identity_ = fmt::format("{:016x}", hash_of(identity_));
+  });
+  identity_ = comm::broadcast(job_, std::move(identity_), 0);
+}
+
+std::string Answering::fingerprint(std::string_view question,
                                    const AnswerSettings& settings) const {
   const generation::Sampling& how = settings.sampling;
-  std::string all =
-      fmt::format("{}\n{}\n{}\n{} {} {}", identity_, model::text(model_),
-                  model::name(model_.precision), settings.max_tokens, how.top_k, how.seed);
+  std::string all = fmt::format("{}\n{}\n{}\n{}\n{}\n{} {} {} {} {}", identity_,
+                                model::text(model_), model::name(model_.precision), question,
+                                chat_ ? chat_->identity() : "", begin_.value_or(-1),
+                                settings.max_tokens, how.top_k, how.seed, how.log_probabilities);
   for (const generation::SamplingKey& key : generation::sampling_keys())
     all += fmt::format(" {}", how.*key.value);
   for (const std::string& stop : settings.stops) all += fmt::format("\n{} {}", stop.size(), stop);
   for (const std::int32_t end : ends_) all += fmt::format("\n{}", end);
-  for (const std::int32_t token : tokens) all += fmt::format(" {}", token);
   return fmt::format("{:016x}", hash_of(all));
 }
 

@@ -7,7 +7,6 @@
 #include <memory>
 #include <optional>
 #include <set>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -52,9 +51,10 @@ class Answering {
   std::string bytes_of(std::int32_t token) const;
   bool ends(std::int32_t token) const { return ends_.contains(token); }
 
-  /// A short text that differs where weights, tokens or settings do, all that decides an answer.
-  std::string fingerprint(std::span<const std::int32_t> tokens,
-                          const AnswerSettings& settings) const;
+  /// A short text that differs where weights, tokenizer, prompt or settings do: all that decides an
+  /// answer, but for the time that a chat template may ask for.
+  /// @param question  the prompt, or its conversation
+  std::string fingerprint(std::string_view question, const AnswerSettings& settings) const;
 
   /// The reason why a prompt of so many tokens cannot be answered; empty: it can.
   std::string refusal(std::int64_t tokens, std::int64_t room) const;
@@ -87,6 +87,7 @@ class Answering {
  private:
   void read_deck();
   void read_tokenizer();
+  void identify();
   std::int32_t token_of(const std::string& text, const char* option) const;
   model::Config sized(int tp, int blocks) const;
   double memory_bytes();
@@ -100,7 +101,7 @@ class Answering {
   std::unique_ptr<interop::PretrainedWeights> adapter_;  ///< null: none, or the weights' own
   deck::Deck deck_{};
   model::Config model_{};
-  std::string identity_;  ///< of the weights
+  std::string identity_;  ///< of weights and tokenizer
   std::filesystem::path tokenizer_path_;
   std::optional<tokenizer::Tokenizer> tokenizer_;  ///< none: tokens are bytes
   std::optional<std::int32_t> begin_;

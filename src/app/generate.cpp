@@ -104,7 +104,8 @@ class Generation {
         const bool conversation = prompt.conversation.has_value();
         if (conversation) prompt.text = texts.at(next++).get<std::string>();
         tokens_.push_back(answering_.encode(prompt.text, conversation));
-        prompt.fingerprint = answering_.fingerprint(tokens_.back(), prompt.settings);
+        prompt.fingerprint = answering_.fingerprint(
+            conversation ? dump(*prompt.conversation) : prompt.text, prompt.settings);
       }
     });
   }

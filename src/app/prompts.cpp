@@ -151,7 +151,7 @@ Prompt prompt_of(std::string_view line, const std::string& where, const AnswerSe
   for (const auto& [name, value] : object.items())
     if (!has_body && (sampling_key(name) || setting_key(name)))
       unknown.insert(fmt::format("{} (it counts within \"body\")", name));
-  if (from.contains("messages")) {
+  if (from.contains("messages") && !from["messages"].is_null()) {
     made.conversation.emplace(ordered_json::object());
     for (const char* key : {"messages", "tools", "documents", "chat_template_kwargs"})
       if (from.contains(key)) (*made.conversation)[key] = from[key];
@@ -196,7 +196,7 @@ std::optional<bool> is_error(const json& line, const Prompt& prompt) {
 ordered_json response(const AnswerLine& answer) {
   const bool chat = answer.question->conversation.has_value();
   ordered_json choice;
-  choice["index"] = std::max(0, answer.sample - 1);
+  choice["index"] = answer.sample;
   if (chat) {
     choice["message"]["role"] = "assistant";
     choice["message"]["content"] = answer.text;
@@ -289,11 +289,12 @@ Answered read_answered(const fs::path& file, const std::vector<Prompt>& prompts,
     const Prompt& prompt = prompts[std::size_t(index)];
     const std::optional<bool> error = is_error(object, prompt);
     require_answer(sample < prompt.settings.samples && error && answers(object, prompt), number);
-    require(*error || object.value("fingerprint", json()) == prompt.fingerprint, Failure::input,
-            "{}:{}: was answered by other weights or with other options. Name another file, or "
-            "remove this one.",
+    const bool same = object.value("fingerprint", json()) == prompt.fingerprint;
+    require(*error || same, Failure::input,
+            "{}:{}: was answered by other weights, with other options or to another prompt. Name "
+            "another file, or remove this one.",
             file.string(), number);
-    (*error ? answered.errors : answered.answers).emplace(index, int(sample));
+    if (same) (*error ? answered.errors : answered.answers).emplace(index, int(sample));
   });
   if (rest.empty()) return answered;
   constexpr std::string_view begin = R"({"index":)";

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <vector>
 
 #include "base/error.hpp"
@@ -51,10 +51,6 @@ io::CheckpointInfo checkpoint_for(const std::string& directory, const model::Con
   });
   return *found;
 }
-
-/// Pieces of a file of weights that tell it from others.
-constexpr int num_pieces = 64;
-constexpr std::streamoff piece_bytes = 1 << 14;
 
 /// Whether a parameter is one of an adapter.
 bool is_factor(const std::string& parameter) {
@@ -143,31 +139,23 @@ model::Precision precision_of(interop::Dtype dtype) {
   return model::Precision::fp32;
 }
 
-std::string weights_identity(const std::string& directory,
-                             const std::optional<io::CheckpointInfo>& checkpoint,
-                             comm::Communicator& world) {
-  if (checkpoint) return checkpoint->identity;
+std::string weights_identity(const interop::PretrainedWeights& weights, const model::Config& model,
+                             bool adapter) {
+  constexpr std::int64_t most = 64;  // values at each end of a tensor
   std::string text;
-  comm::together(world, [&] {
-    if (world.rank() != 0) return;
-    std::set<fs::path> files;
-    for (const fs::directory_entry& entry : fs::directory_iterator(directory))
-      if (entry.path().extension() == ".safetensors") files.insert(entry.path());
-    for (const fs::path& file : files) {
-      std::ifstream in(file, std::ios::binary);
-      const auto bytes = std::streamoff(fs::file_size(file));
-      std::string piece(std::size_t(std::min(bytes, piece_bytes)), '\0');
-      std::uint64_t hashes = 0;
-      for (int i = 0; i < num_pieces; ++i) {
-        in.seekg((bytes - std::streamoff(piece.size())) / (num_pieces - 1) * i);
-        in.read(piece.data(), std::streamsize(piece.size()));
-        require(bool(in), Failure::input, "{}: cannot be read", file.string());
-        hashes = mix(hashes + golden_step + hash_of(piece));
-      }
-      text += fmt::format("{} {:016x} ", bytes, hashes);
+  std::vector<float> values;
+  for (const engine::Slab& slab : interop::whole_weights(model)) {
+    if (is_factor(slab.name) != adapter) continue;
+    values.resize(std::size_t(std::min(most, slab.elements)));
+    text += slab.name;
+    for (const std::int64_t first : {std::int64_t{0}, slab.elements - std::ssize(values)}) {
+      weights.get(slab, first, values);
+      const auto bytes = std::as_bytes(std::span(values));
+      text += fmt::format(" {:016x}",
+                          hash_of({reinterpret_cast<const char*>(bytes.data()), bytes.size()}));
     }
-  });
-  return comm::broadcast(world, std::move(text), 0);
+  }
+  return text;
 }
 
 FirstWeights find_first_weights(const std::string& directory, const model::Config& model,

@@ -59,11 +59,10 @@ struct FirstWeights {
   std::optional<io::CheckpointInfo> checkpoint;  ///< nothing: a Hugging Face model
 };
 
-/// A text that differs where weights do: of files that somebody else made, by their sizes and some
-/// pieces. Collective. @throws AgreedError(input)
-std::string weights_identity(const std::string& directory,
-                             const std::optional<io::CheckpointInfo>& checkpoint,
-                             comm::Communicator& world);
+/// A text that differs where values do: some of each tensor of a Hugging Face model, or of an
+/// adapter. @throws Error(input)
+std::string weights_identity(const interop::PretrainedWeights& weights, const model::Config& model,
+                             bool adapter);
 
 /// Finds weights that fit the model, before long work. Collective.
 /// @throws AgreedError(input), AgreedError(storage)

@@ -105,8 +105,14 @@ Writer::Writer(const fs::path& folder, const fs::path& file) {
           "{}: has no chat template, neither in chat_template.jinja nor in tokenizer_config.json. "
           "Name a template by --chat-template.",
           folder.empty() ? "bytes without a tokenizer" : folder.string());
-  for (const auto& [name, text] : sources)
+  for (const auto& [name, text] : sources) {
     templates_.emplace_back(name, Template(text, name.empty() ? origin : origin + " " + name));
+    sources_ += name + "\n" + text + "\n";
+  }
+}
+
+std::string Writer::identity() const {
+  return sources_ + tokens_.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
 
 Rendered Writer::render(const ordered_json& conversation, std::size_t messages, bool asks,
@@ -164,9 +170,13 @@ const ordered_json& messages_of(const ordered_json& conversation, const std::str
   const auto found = conversation.find("messages");
   require(found != conversation.end() && found->is_array() && !found->empty(), Failure::input,
           "{}: 'messages' must be a list that is not empty", where);
-  for (const ordered_json& message : *found)
+  for (const ordered_json& message : *found) {
     require(message.is_object() && message.contains("role") && message["role"].is_string(),
             Failure::input, "{}: each message must be an object with a 'role'", where);
+    const ordered_json weight = message.value("weight", ordered_json());
+    require(weight.is_null() || weight == 0 || weight == 1, Failure::input,
+            "{}: the 'weight' of a message must be 0 or 1", where);
+  }
   for (const auto& [key, kind] : {std::pair("tools", ordered_json::value_t::array),
                                   std::pair("documents", ordered_json::value_t::array),
                                   std::pair("chat_template_kwargs", ordered_json::value_t::object)})

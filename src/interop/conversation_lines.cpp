@@ -51,7 +51,9 @@ ordered_json spoken(const ordered_json& said, const std::string& where) {
           "{}: a message is from '{}': write 'human', 'gpt', 'system' or 'tool', or give messages "
           "with a 'role'",
           where, *from);
-  return message(speaker->role, *value);
+  ordered_json made = message(speaker->role, *value);
+  if (said.contains("weight")) made["weight"] = said["weight"];
+  return made;
 }
 
 /// Messages of a prompt, whose answers are not to be learned, and of its completion.
@@ -65,10 +67,19 @@ ordered_json joined(const ordered_json& prompt, const ordered_json& completion) 
   return messages;
 }
 
+/// The text of a field that may be missing.
+std::string optional_text(const ordered_json& line, const char* field, const std::string& where) {
+  const auto found = line.find(field);
+  if (found == line.end() || found->is_null()) return "";
+  require(found->is_string(), Failure::input, "{}: '{}' must be a text", where, field);
+  return found->get<std::string>();
+}
+
 /// Alpaca's question: the instruction and what it is about.
-std::string question(const ordered_json& line) {
-  const std::string* const input = text_in(line, "input");
-  return *text_in(line, "instruction") + (input && !input->empty() ? "\n" + *input : "");
+std::string question(const ordered_json& line, const std::string& where) {
+  const std::string instruction = optional_text(line, "instruction", where),
+                    input = optional_text(line, "input", where);
+  return instruction + (instruction.empty() || input.empty() ? "" : "\n") + input;
 }
 
 ordered_json instructed(const ordered_json& line, const std::string& where) {
@@ -83,7 +94,7 @@ ordered_json instructed(const ordered_json& line, const std::string& where) {
       messages.push_back(message("assistant", pair[1].get<std::string>()));
     }
   }
-  messages.push_back(message("user", question(line)));
+  messages.push_back(message("user", question(line, where)));
   messages.push_back(message("assistant", *text_in(line, "output")));
   return messages;
 }
@@ -114,10 +125,10 @@ bool is_conversation(const ordered_json& line) {
 
 ordered_json as_messages(ordered_json line, const std::string& where) {
   ordered_json messages = messages_of(line, where);
-  const std::string* const system = text_in(line, "system");
+  const std::string system = optional_text(line, "system", where);
   const std::string* const first = text_in(messages.front(), "role");
-  if (system && !system->empty() && (!first || *first != "system"))
-    messages.insert(messages.begin(), message("system", *system));
+  if (!system.empty() && (!first || *first != "system"))
+    messages.insert(messages.begin(), message("system", system));
   line["messages"] = std::move(messages);
   // Data sets whose rows have one type each keep lists of objects as texts.
   if (const std::string* const tools = text_in(line, "tools"))

@@ -120,15 +120,17 @@ TokenDocument Encoder::part(const TextPiece& piece) {
 void Encoder::line(std::string_view line, const std::string& where,
                    std::vector<TokenDocument>& documents) {
   ordered_json object = deck::parse_ordered_json(line, where);
-  if (const std::string* const whole = text_in(object, field_))
-    return documents.push_back(document("", *whole));
-  if (is_conversation(object)) {
+  const std::string* const whole = text_in(object, field_);
+  const bool converses = is_conversation(object);
+  if (whole && (options_.field || !converses)) return documents.push_back(document("", *whole));
+  if (converses) {
     try {
       if (!chat_)
         chat_.emplace(conversation_writer(options_.tokenizer, tokenizer_ ? &*tokenizer_ : nullptr,
                                           options_.chat_template, options_.begin, options_.end));
     } catch (const Error& error) {
-      throw Error(error.failure(), "{}: is a conversation. {}", where, error.what());
+      throw Error(error.failure(), "{}: is a conversation. {}{}", where, error.what(),
+                  whole ? fmt::format(" Or name the field with its text: --field {}", field_) : "");
     }
     bool follows = false;
     for (const chat::Conversation& one :
@@ -138,6 +140,10 @@ void Encoder::line(std::string_view line, const std::string& where,
     }
     return;
   }
+  for (const auto& [field, first] :
+       {std::pair("messages", "a 'role'"), std::pair("conversations", "a 'role', or a 'from'")})
+    require(!object.contains(field) || object[field].is_null(), Failure::input,
+            "{}: '{}' must be a list of messages, each with {}", where, field, first);
   const std::string* const prompt = text_in(object, "prompt");
   const std::string* const completion = text_in(object, "completion");
   require(prompt && completion, Failure::input,

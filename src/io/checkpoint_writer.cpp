@@ -170,12 +170,10 @@ void CheckpointWriter::Impl::write() {
     commit();
   } catch (const comm::AgreedError&) {
     // All ranks have left the directory, because they agreed.
-    if (rank() == 0) {
-      discard();
-      linkable.reset();
-    }
+    if (rank() == 0) discard();
     throw;
   }
+  if (rank() == 0) find_linkable(final_name());
   retain();
 }
 
@@ -193,10 +191,7 @@ void CheckpointWriter::Impl::commit() {
   comm::together(*comm, [&] {
     if (rank() == 0) publish(entries);
   });
-  comm::together(*comm, [&] {
-    prove();
-    if (rank() == 0) find_linkable(final_name());
-  });
+  comm::together(*comm, [&] { prove(); });
 }
 
 void CheckpointWriter::Impl::find_linkable(const fs::path& checkpoint) {
@@ -207,7 +202,13 @@ void CheckpointWriter::Impl::prepare() {
   std::error_code error;
   fs::remove_all(temporary(), error);
   make_directory(temporary());
-  if (links) linkable->link_in(temporary());
+  if (!links) return;
+  try {
+    linkable->link_in(temporary());
+  } catch (const Error&) {
+    linkable.reset();  // the next one has files of its own
+    throw;
+  }
 }
 
 void CheckpointWriter::Impl::write_mine() {

@@ -1,6 +1,7 @@
 #include "constant_files.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstddef>
 #include <map>
 #include <system_error>
@@ -23,6 +24,21 @@ bool can_link(const fs::path& file, const fs::path& folder) {
   fs::create_hard_link(file, trial, error);
   fs::remove(trial, gone);
   return !error;
+}
+
+/// @throws Error(storage)
+struct stat status_of(const fs::path& file) {
+  struct stat status = {};
+  require(::lstat(file.c_str(), &status) == 0, Failure::storage, "{}: {}", file.string(),
+          std::system_category().message(errno));
+  return status;
+}
+
+/// Whether a file is the one of before, and has not been written to.
+bool is_same(const struct stat& now, const struct stat& before) {
+  return now.st_dev == before.st_dev && now.st_ino == before.st_ino &&
+         now.st_size == before.st_size && now.st_mtim.tv_sec == before.st_mtim.tv_sec &&
+         now.st_mtim.tv_nsec == before.st_mtim.tv_nsec;
 }
 
 /// The slabs of each file that has constant ones alone.
@@ -64,9 +80,10 @@ std::optional<ConstantFiles> ConstantFiles::find(const fs::path& checkpoint,
       const auto i = std::size_t(index);
       all.entries_.push_back(
           entry_text(constants_file_name(int(all.files_.size())), manifest.files[i], held));
-      all.files_.push_back(checkpoint / manifest.info.files[i]);
+      const fs::path path = checkpoint / manifest.info.files[i];
+      all.files_.push_back({path, status_of(path)});
     }
-    const auto linkable = [&](const fs::path& file) { return can_link(file, folder); };
+    const auto linkable = [&](const File& file) { return can_link(file.path, folder); };
     if (!std::ranges::all_of(all.files_, linkable)) return std::nullopt;
     return all;
   } catch (const Error& error) {
@@ -77,10 +94,13 @@ std::optional<ConstantFiles> ConstantFiles::find(const fs::path& checkpoint,
 
 void ConstantFiles::link_in(const fs::path& checkpoint) const {
   for (std::size_t i = 0; i < files_.size(); ++i) {
+    const fs::path link = checkpoint / constants_file_name(int(i));
     std::error_code error;
-    fs::create_hard_link(files_[i], checkpoint / constants_file_name(int(i)), error);
-    require(!error, Failure::storage, "{}: no hard link to it can be made: {}", files_[i].string(),
-            error.message());
+    fs::create_hard_link(files_[i].path, link, error);
+    require(!error, Failure::storage, "{}: no hard link to it can be made: {}",
+            files_[i].path.string(), error.message());
+    require(is_same(status_of(link), files_[i].status), Failure::storage,
+            "{}: was replaced or changed", files_[i].path.string());
   }
 }
 

@@ -1,6 +1,8 @@
 /// @file Files of a checkpoint with what training does not change: the next one links to them.
 #pragma once
 
+#include <sys/stat.h>
+
 #include <filesystem>
 #include <optional>
 #include <set>
@@ -19,14 +21,20 @@ class ConstantFiles {
                                            const std::set<std::string>& constants,
                                            const std::filesystem::path& folder);
 
-  /// Makes hard links frozen-0.h5, frozen-1.h5, ... @throws Error(storage)
+  /// Makes hard links frozen-0.h5, frozen-1.h5, ... @throws Error(storage), also where a file is
+  /// not the one that was found
   void link_in(const std::filesystem::path& checkpoint) const;
 
   /// What that checkpoint's manifest says of them, [file].
   const std::vector<std::string>& entries() const { return entries_; }
 
  private:
-  std::vector<std::filesystem::path> files_;
+  struct File {
+    std::filesystem::path path;
+    struct stat status;
+  };
+
+  std::vector<File> files_;
   std::vector<std::string> entries_;
 };
 
