@@ -253,6 +253,36 @@ TEST_F(PackText, ConversationsOfOtherFormsAreTheSame) {
       std::string::npos);
 }
 
+// Data sets come as one list, too: an entry is a document, however it is laid out.
+TEST_F(PackText, AListHasItsEntriesAsDocuments) {
+  const auto packed_as = [&](const std::string& name, const std::string& text) {
+    const PackedText packed =
+        pack_text({put(name, text)}, directory_ / "out", {.valid_ratio = 0.0});
+    return fmt::format("{} {}", packed.documents, text_of(packed.train));
+  };
+  const std::string list =
+      "\xef\xbb\xbf [ {\"text\": \"a[]{},\\\"\"}\n,\n{\n \"text\":\n\"b\\\\\", \"x\": [[{}], "
+      "1]}\r\n]\n";
+  for (const char* name : {"a.json", "a.txt", "a"})
+    EXPECT_EQ(packed_as(name, list), "2 a[]{},\"b\\") << name;
+  EXPECT_EQ(packed_as("a.json", "[]"), "1 []");
+  EXPECT_EQ(packed_as("a.txt", "[{x} is no JSON\n"), "1 [{x} is no JSON\n");
+  const auto refused = [&](const std::string& text) {
+    return test::refusal([&] { packed_as("a.json", text); });
+  };
+  EXPECT_NE(refused(R"([{"text": "a"}, {"txt": "b"}])").find("a.json, entry 2: has no text"),
+            std::string::npos);
+  EXPECT_NE(refused(R"([{"text": "a"}, 5])").find("entry 2"), std::string::npos);
+  EXPECT_NE(refused(R"([{"text": "a"}, {"text": )").find("entry 2"), std::string::npos);
+  EXPECT_NE(refused(R"([{"text": "a"}] x)").find("entry 2"), std::string::npos);
+  std::string many = "[";
+  for (int i = 0; i < 200'000; ++i)
+    many += fmt::format("{}{{\"text\": \"{},\"}}", i > 0 ? ",\n  " : "", i);
+  const std::string found = packed_as("a.json", many + "]");
+  EXPECT_TRUE(found.starts_with("200000 0,1,2,3,")) << found.substr(0, 40);
+  EXPECT_TRUE(found.ends_with(",199998,199999,"));
+}
+
 // A conversation that becomes several documents is not on both sides of what is held out.
 TEST_F(PackText, ConversationsAreHeldOutAsAWhole) {
   const fs::path chat =
@@ -438,11 +468,12 @@ TEST_F(PackText, LinesOfJsonHaveAnyName) {
     EXPECT_EQ(packed(name, lines, "body"), "abc") << name;
   EXPECT_EQ(packed("a", "{\"prompt\": \"a\", \"completion\": \"b\"}", {}), "ab");
   const std::string list = "[{\"body\": \"ab\"}]", other = "{\"text\": \"ab\"}\n";
-  EXPECT_EQ(packed("a.json", list, {}), list + " raw");
+  EXPECT_EQ(packed("a.json", list, "body"), "ab");
+  EXPECT_EQ(packed("a.json", "[\"body\"]", {}), "[\"body\"] raw");
+  EXPECT_THROW(packed("a.json", list, {}), Error);
   EXPECT_EQ(packed("a.txt", lines, {}), lines);
   EXPECT_THROW(packed("a.json", lines, {}), Error);
   EXPECT_THROW(packed("a.json", other, "body"), Error);
-  EXPECT_THROW(packed("a.json", list, "body"), Error);
   EXPECT_THROW(packed("a.txt", other, "body"), Error);
   EXPECT_THROW(packed("a.txt", "plain", "text"), Error);
 
@@ -452,7 +483,7 @@ TEST_F(PackText, LinesOfJsonHaveAnyName) {
   put("b.json", "{\"key\": 1}\n");
   put("c.json", lines);
   const PackedText walked = pack({directory_ / "text"}, "body");
-  EXPECT_EQ(text_of(walked.train), list + "{\"key\": 1}\nabc");
+  EXPECT_EQ(text_of(walked.train), "ab{\"key\": 1}\nabc");
   EXPECT_TRUE(walked.raw_json.empty());
 }
 

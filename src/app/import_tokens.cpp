@@ -28,8 +28,7 @@ void say_kinds(const interop::PackedText& packed, const interop::PackOptions& ho
   for (const fs::path& path : packed.raw_json)
     log::warn(
         "{}: its braces and keys were packed as text: its first line is no object of JSON with a "
-        "text in the field '{}'. Name the field with --field, or write one object a line: "
-        "jq -c '.[]' makes lines of a list",
+        "text in the field '{}'. Name the field with --field, or write one object a line",
         path.string(), how.field.value_or("text"));
   if (!packed.replaced.empty())
     log::warn("{}{}: bytes that are no UTF-8 became U+FFFD. Convert such files by iconv -t UTF-8",

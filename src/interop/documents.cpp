@@ -91,7 +91,10 @@ std::vector<TokenDocument> Encoder::encode(const TextPiece& piece) {
         line(found, "", documents);
       } catch (const Error&) {  // once more, with the number of the line
         const std::int64_t at_line = piece.first_line + std::int64_t(number);
-        line(found, fmt::format("{}, line {}", piece.path.string(), at_line), documents);
+        line(found,
+             fmt::format("{}, {} {}", piece.path.string(), piece.of_list ? "entry" : "line",
+                         at_line),
+             documents);
       }
     }
     at = end + 1;

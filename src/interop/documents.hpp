@@ -19,6 +19,7 @@ namespace brume::interop {
 struct TextPiece {
   std::filesystem::path path;
   bool lines = false;
+  bool of_list = false;             ///< the lines are entries of a list
   std::int64_t first_line = 1;      ///< the number of the first line
   std::size_t before = 0;           ///< bytes that are the end of the piece before
   bool begins = true, ends = true;  ///< ... of the file

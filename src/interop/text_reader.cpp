@@ -10,6 +10,7 @@
 
 #include "base/error.hpp"
 #include "base/files.hpp"
+#include "list_lines.hpp"
 
 namespace brume::interop {
 namespace {
@@ -91,8 +92,21 @@ std::int64_t TextFile::position() const { return ::lseek(file_.get(), 0, SEEK_CU
 struct TextReader::Open {
   Open(const Named& named) : of(named), file(named.path) {}
 
+  /// Appends the next bytes to the text, see TextFile::read; of a list as lines.
+  void read(std::size_t bytes) {
+    if (!list) {
+      more = file.read(bytes, text);
+      return;
+    }
+    std::string raw;
+    more = file.read(bytes, raw);
+    list->take(raw, text);
+  }
+  bool takes_list(const Encoder& encoder, bool any_object);
+
   const Named& of;
   TextFile file;
+  std::optional<ListLines> list = {};
   std::string text = {};        ///< what was read, but for what was handed out
   std::size_t before = 0;       ///< bytes of it that were handed out too
   bool more = true;             ///< the file may go on
@@ -100,6 +114,26 @@ struct TextReader::Open {
   std::int64_t first_line = 1;  ///< the number of the text's first line
   bool begins = true;           ///< nothing was handed out
 };
+
+/// Reads the text as a list from here on if its first entry is one that the encoder takes, or any
+/// object.
+bool TextReader::Open::takes_list(const Encoder& encoder, bool any_object) {
+  constexpr std::size_t most_bytes = std::size_t{64} << 20;  // of the first entry
+  if (!ListLines::begins(text)) return false;
+  ListLines lines;
+  std::string entries;
+  lines.take(text, entries);
+  while (more && entries.find('\n') == entries.npos && text.size() < most_bytes) {
+    const std::size_t before = text.size();
+    more = file.read(text.size(), text);
+    lines.take(std::string_view(text).substr(before), entries);
+  }
+  const std::string_view first = std::string_view(entries).substr(0, entries.find('\n'));
+  if (!encoder.has_text(first) && !(any_object && Encoder::is_object(first))) return false;
+  list = lines;
+  text = std::move(entries);
+  return true;
+}
 
 TextReader::TextReader(const std::vector<fs::path>& files) {
   for (const fs::path& path : files) add_path(path, false);
@@ -135,7 +169,7 @@ bool TextReader::open_next(Encoder& encoder) {
   for (; opened_ < files_.size(); bytes_before_ += files_[opened_ - 1].bytes) {
     const Named& named = files_[opened_++];
     auto open = std::make_unique<Open>(named);
-    open->more = open->file.read(piece_bytes, open->text);
+    open->read(piece_bytes);
     if (open->text.empty()) continue;
     if (is_binary(open->text)) {
       if (named.walked) {
@@ -146,15 +180,16 @@ bool TextReader::open_next(Encoder& encoder) {
     }
     const std::string kind = kind_of(named.path);
     open->lines = kind == ".jsonl" || kind == ".ndjson";
+    const bool any_object = kind == ".json" && !named.walked;
+    if (!open->lines) open->lines = open->takes_list(encoder, any_object);
     if (!open->lines && begins_with_brace(open->text)) {
       // The name does not say it, so the first line does, which is whole in a text of lines.
       const std::size_t start = open->text.find('{');
       while (open->more && open->text.find('\n', start) == open->text.npos)
-        open->more = open->file.read(open->text.size(), open->text);
+        open->read(open->text.size());
       const std::string_view first =
           std::string_view(open->text).substr(0, open->text.find('\n', start));
-      open->lines = encoder.has_text(first) ||
-                    (kind == ".json" && !named.walked && Encoder::is_object(first));
+      open->lines = encoder.has_text(first) || (any_object && Encoder::is_object(first));
     }
     if (!open->lines && kind == ".json" && !named.walked) raw_json_.push_back(named.path);
     any_lines_ = any_lines_ || open->lines;
@@ -182,7 +217,7 @@ std::optional<TextPiece> TextReader::piece_of(Open& open, Encoder& encoder) cons
   std::size_t end = 0;
   // Where a line, or a text that cannot be cut, goes on, twice as much is read each time.
   for (std::size_t wanted = piece_bytes, looked = open.before; end == 0; wanted *= 2) {
-    if (open.more && text.size() < wanted) open.more = open.file.read(wanted - text.size(), text);
+    if (open.more && text.size() < wanted) open.read(wanted - text.size());
     if (!open.more) {
       end = text.size();
       if (end == open.before) return std::nullopt;
@@ -196,6 +231,7 @@ std::optional<TextPiece> TextReader::piece_of(Open& open, Encoder& encoder) cons
   }
   TextPiece piece{.path = open.of.path,
                   .lines = open.lines,
+                  .of_list = open.list.has_value(),
                   .first_line = open.first_line,
                   .before = open.before,
                   .begins = open.begins,
