@@ -134,6 +134,7 @@ class FileKinds {
       io::CheckpointInfo info;
       info.step = 1;
       info.directory = checkpoint;
+      info.files = {"rank-0.h5", "rank-1.h5"};
       io::Memory memory(0, io::rows);
       io::load_slabs(info, memory.slabs);
     });
