@@ -246,10 +246,15 @@ class FileKinds {
       chat::Template(text, "a.jinja").render(values);
     });
     const fs::path plain = BRUME_REGRESSION_DIR "/../inputs/chat.jinja";
-    add_file(
-        "chats", "chats.jsonl",
-        {R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]})"},
-        [plain](const fs::path& path) { interop::read_documents(path, {.chat_template = plain}); });
+    const std::vector<std::string> lines{
+        R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]})",
+        R"({"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]})",
+        R"({"instruction": "a", "input": "b", "output": "c", "history": [["d", "e"]], "tools": "[]"})"};
+    const auto read = [plain](const fs::path& path) {
+      interop::read_documents(path, {.chat_template = plain});
+    };
+    add_file("chats", "chats.jsonl", lines, read);
+    add_file("list of chats", "chats.json", {fmt::format("[{}]", fmt::join(lines, ",\n "))}, read);
   }
 
   static constexpr const char* megatron_script = R"(#!/bin/bash

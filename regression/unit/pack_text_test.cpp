@@ -241,7 +241,7 @@ TEST_F(PackText, ConversationsOfOtherFormsAreTheSame) {
         {R"({"messages": [{"content": "a"}]})", "'messages' must be a list of messages"}})
     EXPECT_NE(refused(line).find(says), std::string::npos) << line;
   EXPECT_NE(refused(R"({"conversations": [{"from": "alien", "value": "a"}]})")
-                .find("line 1: a message is from 'alien'"),
+                .find("line 1: a message is from \"alien\""),
             std::string::npos);
   EXPECT_NE(
       refused(R"({"conversations": [{"from": "gpt", "value": 1}]})").find("must have the texts"),

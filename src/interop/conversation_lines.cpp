@@ -47,10 +47,11 @@ ordered_json spoken(const ordered_json& said, const std::string& where) {
   require(from && value, Failure::input,
           "{}: each message of 'conversations' must have the texts 'from' and 'value'", where);
   const auto speaker = std::ranges::find(speakers, std::string_view(*from), &Speaker::name);
-  require(speaker != std::end(speakers), Failure::input,
-          "{}: a message is from '{}': write 'human', 'gpt', 'system' or 'tool', or give messages "
-          "with a 'role'",
-          where, *from);
+  require(
+      speaker != std::end(speakers), Failure::input,
+      "{}: a message is from {}: write 'human', 'gpt', 'system' or 'tool', or give messages with "
+      "a 'role'",
+      where, deck::describe_json(*from));
   ordered_json made = message(speaker->role, *value);
   if (said.contains("weight")) made["weight"] = said["weight"];
   return made;

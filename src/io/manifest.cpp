@@ -10,6 +10,7 @@
 
 #include "base/log.hpp"
 #include "checkpoint_format.hpp"
+#include "deck/json.hpp"
 #include "slab_map.hpp"
 
 namespace brume::io {
@@ -48,7 +49,7 @@ model::Precision stored_as(const std::string& name) {
   if (name == "bf16") return model::Precision::bf16;
   if (name == "fp16") return model::Precision::fp16;
   throw Error(Failure::storage, "a slab is stored as {}, this program reads bf16 and fp16",
-              json(name).dump());
+              deck::describe_json(name));
 }
 
 engine::Slab parse_slab(const json& array) {
@@ -83,7 +84,7 @@ bool is_of_rank(std::string_view name) { return number_in(name, ranks_prefix, su
 std::string parse_name(const json& file) {
   const auto name = file.at("name").get<std::string>();
   require(is_of_rank(name) || number_in(name, constants_prefix, suffix) >= 0, Failure::storage,
-          "lists a file {}, which no checkpoint has", json(name).dump());
+          "lists a file {}, which no checkpoint has", deck::describe_json(name));
   return name;
 }
 
