@@ -45,19 +45,19 @@ __attribute__((target("amx-tile"))) void release_tiles() { _tile_release(); }
 /// @param a     pairs of 16 rows
 /// @param next  of the 16 rows behind them; null: there are none
 /// @param b     32 rows, `stride` elements apart
-__attribute__((target("amx-tile,amx-bf16"))) void multiply_tiles(const bfloat16* a,
-                                                                 const bfloat16* next,
-                                                                 const bfloat16* b,
-                                                                 std::int64_t stride,
-                                                                 std::int64_t inner, float* out) {
+/// @param then  the 32 rows that are read next; b: these again
+__attribute__((target("amx-tile,amx-bf16"))) void multiply_tiles(
+    const bfloat16* a, const bfloat16* next, const bfloat16* b, const bfloat16* then,
+    std::int64_t stride, std::int64_t inner, float* out) {
   constexpr int ahead = 8 * tile_inner;  // elements that come to the cache before they are read
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);
   _tile_zero(3);
   for (std::int64_t i = 0; i < inner; i += tile_inner) {
+    const bfloat16* const coming = i + ahead < inner ? b + i + ahead : then + i + ahead - inner;
     for (int r = 0; r < tile_columns; ++r)
-      _mm_prefetch(reinterpret_cast<const char*>(b + r * stride + i + ahead), _MM_HINT_T0);
+      _mm_prefetch(reinterpret_cast<const char*>(coming + r * stride), _MM_HINT_T0);
     _tile_loadd(4, b + i, stride * 2);
     _tile_loadd(6, a + i * tile_rows, 64);
     _tile_loadd(5, b + tile_rows * stride + i, stride * 2);
@@ -147,8 +147,10 @@ void gemm_tiles(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf<b
     for (std::int64_t row = 0; row < m; row += 2 * tile_rows) {
       const bfloat16* const from = pairs.data() + row * k;
       const bool two = row + tile_rows < m;
-      multiply_tiles(from, two ? from + tile_rows * k : nullptr, columns.data, columns.stride, k,
-                     out);
+      const bool last = row + 2 * tile_rows >= m && first + 2 * tile_columns <= n;
+      multiply_tiles(from, two ? from + tile_rows * k : nullptr, columns.data,
+                     last ? columns.data + tile_columns * columns.stride : columns.data,
+                     columns.stride, k, out);
       for (int tile = 0; tile < (two ? 4 : 2); ++tile) transpose_tile(out + tile * tile_floats);
       for (std::int64_t r = 0; r < std::min<std::int64_t>(2 * tile_rows, m - row); ++r) {
         Result* const to = c + (row + r) * stride + first;
