@@ -104,11 +104,14 @@ void transpose_tile(float* tile) {
 std::vector<bfloat16> in_pairs(std::int64_t m, std::int64_t k, const FactorOf<bfloat16>& a) {
   const std::int64_t blocks = ceil_div(m, tile_rows);
   std::vector<bfloat16> pairs(std::size_t(blocks * tile_rows * k), bfloat16(0.0f));
-  for_each("gemm_tiles", m, [&](std::int64_t row) {
-    const bfloat16* const from = a.data + row * a.stride;
-    bfloat16* const to = pairs.data() + row / tile_rows * tile_rows * k + 2 * (row % tile_rows);
+  // A thread writes whole lines of the cache: those of a few rows take less than to wake another.
+  for_each("gemm_tiles", blocks, [&](std::int64_t block) {
+    const std::int64_t first = block * tile_rows, rows = std::min(m - first, tile_rows + 0L);
+    const bfloat16* const from = a.data + first * a.stride;
+    bfloat16* const to = pairs.data() + first * k;
     for (std::int64_t i = 0; i < k; i += 2)
-      std::memcpy(to + i * tile_rows, from + i, 2 * sizeof(bfloat16));
+      for (std::int64_t row = 0; row < rows; ++row)
+        std::memcpy(to + i * tile_rows + 2 * row, from + row * a.stride + i, 2 * sizeof(bfloat16));
   });
   return pairs;
 }
