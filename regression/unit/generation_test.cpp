@@ -110,7 +110,7 @@ TEST(Sampling, DrawsFollowTheDistribution) {
                             {.temperature = 2.0, .top_k = 20, .top_p = 0.9, .min_p = 0.05},
                             {.temperature = 1.0, .top_p = 1e-6}};
   for (const Sampling& how : cases)
-    for (const int vocab : {30, 500}) {
+    for (const int vocab : {30, 500, 5000}) {
       const std::vector<float> logits = random_logits(random, vocab);
       const std::vector<double> p = expected(logits, how);
       constexpr int draws = 20'000;

@@ -179,7 +179,10 @@ struct Generator::Impl {
                      wanted * own * std::int64_t(sizeof(float)));
     if (ranks > 1) head->all_gather(std::span(parts));
     if (head->rank() != 0) return {};
-    join_parts(parts, wanted, ranks, model.vocab_size, logits);
+    if (ranks > 1)
+      join_parts(parts, wanted, ranks, model.vocab_size, logits);
+    else
+      logits.swap(parts);
     if (const auto cap = float(model.logits_cap); cap > 0.0f)
       for (float& logit : logits) logit = cap * std::tanh(logit / cap);
     return logits;
