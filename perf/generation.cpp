@@ -110,7 +110,7 @@ void run(const std::string& name, const std::string& precision, int tokens) {
   const kernels::Runtime runtime(threads);
   const model::Config model = model_of(name, precision, tokens + 1);
   constexpr int most = 16;
-  model::Config sizes = model::generating(model, {.tokens = 256, .sequences = most});
+  model::Config sizes = model::generating(model, {.tokens = 1024, .sequences = most});
   sizes.generation.blocks = most * sizes.blocks_per_sequence();
   const plan::Plan plan = engine::generating(plan::equal_stages(model, 1, 1, {}));
   const double bytes = double(model::num_parameters(model)) * model::weight_bytes(model.precision);

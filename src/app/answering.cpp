@@ -27,7 +27,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int host_pass_tokens = 256, device_pass_tokens = 2048;
+constexpr int host_pass_tokens = 1024, device_pass_tokens = 2048;
 constexpr double share_of_memory = 0.8;
 
 /// Bytes of all layers' key caches on a rank of a stage.
