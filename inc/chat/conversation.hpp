@@ -51,6 +51,8 @@ class Writer {
   std::string end_token() const { return tokens_.value("eos_token", ""); }
 
  private:
+  std::vector<Span> learned(const nlohmann::ordered_json& conversation,
+                            const std::vector<Span>& generated, const std::string& where) const;
   Rendered render(const nlohmann::ordered_json& conversation, std::size_t messages, bool asks,
                   const std::string& where) const;
 

@@ -217,6 +217,12 @@ TEST_F(Conversations, AnswersWithoutWeightAreGiven) {
   put("chat_template.jinja", marked);
   EXPECT_EQ(texts(first_given),
             (std::vector<std::string>{"<user>a<assistant>b<user>c<assistant>[d]"}));
+  // As many blocks as answers, but none of the first one and two of the second.
+  put("chat_template.jinja",
+      "{% for m in messages %}{% if m.role == 'assistant' and m.content == 'd' %}{% generation %}d"
+      "{% endgeneration %}{% generation %}e{% endgeneration %}{% endif %}{% endfor %}");
+  EXPECT_NE(refused("{\"messages\": " + first_given + "}").find("not one for each answer"),
+            std::string::npos);
   put("chat_template.jinja", "{% generation %}all{% endgeneration %}");
   EXPECT_NE(refused("{\"messages\": " + first_given + "}").find("not one for each answer"),
             std::string::npos);

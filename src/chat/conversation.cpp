@@ -149,23 +149,6 @@ bool is_learned(const ordered_json& message) {
   return weight == message.end() || *weight != 0;
 }
 
-/// Of the answers that `generation` blocks mark those that are to be learned.
-std::vector<Span> learned(std::vector<Span> generated, const ordered_json& messages,
-                          const std::string& where) {
-  std::vector<bool> each;
-  for (const ordered_json& message : messages)
-    if (message["role"] == "assistant") each.push_back(is_learned(message));
-  if (std::ranges::count(each, false) == 0) return generated;
-  require(each.size() == generated.size(), Failure::input,
-          "{}: has answers that are not to be learned, but the template's generation blocks are "
-          "not one for each answer",
-          where);
-  std::vector<Span> kept;
-  for (std::size_t i = 0; i < each.size(); ++i)
-    if (each[i]) kept.push_back(generated[i]);
-  return kept;
-}
-
 const ordered_json& messages_of(const ordered_json& conversation, const std::string& where) {
   const auto found = conversation.find("messages");
   require(found != conversation.end() && found->is_array() && !found->empty(), Failure::input,
@@ -193,12 +176,41 @@ std::string Writer::prompt(const ordered_json& conversation, const std::string& 
   return render(conversation, messages_of(conversation, where).size(), true, where).text;
 }
 
+/// Of the answers that `generation` blocks mark those that are to be learned.
+std::vector<Span> Writer::learned(const ordered_json& conversation,
+                                  const std::vector<Span>& generated,
+                                  const std::string& where) const {
+  const ordered_json& messages = conversation["messages"];
+  const auto given = [](const ordered_json& message) {
+    return message["role"] == "assistant" && !is_learned(message);
+  };
+  if (std::ranges::none_of(messages, given)) return generated;
+  const auto require_one_each = [&](bool one_each) {
+    require(one_each, Failure::input,
+            "{}: has answers that are not to be learned, but the template's generation blocks are "
+            "not one for each answer",
+            where);
+  };
+  std::vector<Span> kept;
+  std::size_t answers = 0;
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    if (messages[i]["role"] != "assistant") continue;
+    ++answers;
+    // Blocks of other numbers could belong to other answers.
+    require_one_each(answers <= generated.size() &&
+                     render(conversation, i + 1, false, where).generated.size() == answers);
+    if (is_learned(messages[i])) kept.push_back(generated[answers - 1]);
+  }
+  require_one_each(answers == generated.size());
+  return kept;
+}
+
 std::vector<Conversation> Writer::texts(const ordered_json& conversation,
                                         const std::string& where) const {
   const ordered_json& messages = messages_of(conversation, where);
   Rendered whole = render(conversation, messages.size(), false, where);
   if (!whole.generated.empty())
-    return {{std::move(whole.text), learned(std::move(whole.generated), messages, where)}};
+    return {{std::move(whole.text), learned(conversation, whole.generated, where)}};
   const auto through = [&](std::size_t answer) {
     return answer + 1 == messages.size() ? whole.text
                                          : render(conversation, answer + 1, false, where).text;
