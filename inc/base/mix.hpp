@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string_view>
 
 namespace brume {
 
@@ -16,18 +15,6 @@ constexpr std::uint64_t mix(std::uint64_t x) {
 
 /// The step between splitmix64's counters.
 inline constexpr std::uint64_t golden_step = 0x9e3779b97f4a7c15u;
-
-/// A 64-bit hash of bytes, against accidents.
-constexpr std::uint64_t hash_of(std::string_view bytes) {
-  std::uint64_t sum = mix(bytes.size());
-  while (!bytes.empty()) {
-    std::uint64_t word = 0;
-    for (const char byte : bytes.substr(0, 8)) word = word << 8 | std::uint8_t(byte);
-    sum = mix(sum + golden_step + mix(word));
-    bytes.remove_prefix(bytes.size() < 8 ? bytes.size() : 8);
-  }
-  return sum;
-}
 
 /// A number in (0, 1) of well-mixed bits.
 constexpr double uniform(std::uint64_t bits) { return (double(bits >> 11) + 0.5) * 0x1.0p-53; }

@@ -10,6 +10,9 @@
 
 namespace brume::chat {
 
+/// A message of a conversation.
+nlohmann::ordered_json message(const char* role, const std::string& content);
+
 /// The text of a conversation, and the parts of it that a model answers with.
 struct Conversation {
   std::string text;
@@ -34,18 +37,18 @@ class Writer {
   /// @throws Error(input)
   std::string prompt(const nlohmann::ordered_json& conversation, const std::string& where) const;
 
-  /// Texts to learn all answers of the role "assistant" from, but for those with a "weight" of 0.
-  /// The template says by `generation`
-  /// blocks which text a model answers with; without these, an answer is the text behind the prompt
-  /// of the messages before it. A template may write earlier answers otherwise than the last one,
-  /// for example without their reasoning: then each answer has a text of its own.
+  /// Texts to learn all answers of the role "assistant" from, except answers with a "weight" of 0.
+  /// The template says by `generation` blocks which text a model answers with; without these, an
+  /// answer is the text behind the prompt of the messages before it. A template may write earlier
+  /// answers otherwise than the last one, for example without their reasoning: then each answer has
+  /// a text of its own.
   /// @throws Error(input)
   std::vector<Conversation> texts(const nlohmann::ordered_json& conversation,
                                   const std::string& where) const;
 
   /// Replaces the text of a special token, for example "eos_token".
   void set_token(const char* name, const std::string& text) { tokens_[name] = text; }
-  /// The sources of the templates and the special tokens.
+  /// A text that differs where templates or special tokens do.
   std::string identity() const;
   /// The token that ends a text; empty: none is known.
   std::string end_token() const { return tokens_.value("eos_token", ""); }

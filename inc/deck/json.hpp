@@ -8,6 +8,14 @@
 
 namespace brume::deck {
 
+inline constexpr std::string_view json_spaces = " \t\r\n";
+
+/// A text behind its byte order mark, if it has one.
+inline std::string_view without_mark(std::string_view text) {
+  if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);
+  return text;
+}
+
 /// @param text    nested at most 64 deep: what walks over it by recursion is safe
 /// @param origin  the file's name, for messages
 /// @throws Error(input) with origin, line and column when the text is not JSON

@@ -83,7 +83,7 @@ chat::Writer conversation_writer(const std::filesystem::path& path,
 /// document. Where it is named .jsonl or .ndjson, or its first line is an object of JSON with the
 /// field, each line is a document; where it is a list of such objects, each entry. One that has a
 /// "prompt" and a "completion" instead stays whole, and the tokens of its prompt are not to be
-/// learned. One with "messages" becomes the text that the chat template makes of them, and only
+/// learned. A conversation becomes the text that its chat template makes of it, and only
 /// answers are to be learned. What gzip, zstd, bzip2 or xz compressed is decompressed. Both files
 /// say where documents end; one of which a part is held out ends there too. Each document is
 /// tokenized as a whole; memory holds a few pieces of a few MiB a core.

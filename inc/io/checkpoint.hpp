@@ -105,7 +105,7 @@ class CheckpointWriter {
   /// trains. Not while one is written.
   void trust(const CheckpointInfo& checkpoint);
 
-  /// Longest finished write, without those of constants where another one has ended; 0: none has.
+  /// Longest finished write; 0: none has ended. A write of constants counts until another one ends.
   double longest_write_s() const;
 
   /// The newest step whose checkpoint this writer has found whole, as rank 0 knows while nothing is

@@ -70,8 +70,6 @@ void expect_whole(const fs::path& checkpoint) {
   EXPECT_EQ(parts.base, right);
 }
 
-bool is_same_file(const fs::path& a, const fs::path& b) { return fs::equivalent(a, b); }
-
 class CheckpointConstants : public CheckpointFault {};
 
 TEST_F(CheckpointConstants, AreWrittenOnceAndLinkedTo) {
@@ -80,8 +78,8 @@ TEST_F(CheckpointConstants, AreWrittenOnceAndLinkedTo) {
   EXPECT_EQ(names_in(step(20)), files);
   EXPECT_EQ(names_in(step(30)), files);
   for (const char* name : {"frozen-0.h5", "frozen-1.h5"})
-    EXPECT_TRUE(is_same_file(step(20) / name, step(30) / name));
-  EXPECT_FALSE(is_same_file(step(20) / "rank-0.h5", step(30) / "rank-0.h5"));
+    EXPECT_TRUE(fs::equivalent(step(20) / name, step(30) / name));
+  EXPECT_FALSE(fs::equivalent(step(20) / "rank-0.h5", step(30) / "rank-0.h5"));
   expect_whole(step(20));
   expect_whole(step(30));
   fs::remove_all(step(20));
@@ -98,7 +96,7 @@ TEST_F(CheckpointConstants, StayWithOtherRanks) {
   expect_whole(step(20));
   save_parts(directory_, {30}, 4, step(20));
   EXPECT_EQ(names_in(step(30)).size(), 4U + 2U + 1U);
-  EXPECT_TRUE(is_same_file(step(20) / "frozen-1.h5", step(30) / "frozen-1.h5"));
+  EXPECT_TRUE(fs::equivalent(step(20) / "frozen-1.h5", step(30) / "frozen-1.h5"));
   expect_whole(step(30));
 }
 
@@ -125,7 +123,7 @@ TEST_F(CheckpointConstants, AreLinkedToWhereTheyWereImported) {
   save_parts(directory_ / "two", {10}, 1, imported);
   for (const char* run : {"one", "two"}) {
     const fs::path written = directory_ / run / "checkpoints/step-10";
-    EXPECT_TRUE(is_same_file(imported / "rank-0.h5", written / "frozen-0.h5"));
+    EXPECT_TRUE(fs::equivalent(imported / "rank-0.h5", written / "frozen-0.h5"));
     expect_whole(written);
   }
 }
@@ -135,7 +133,7 @@ TEST_F(CheckpointConstants, AreWrittenAnewWhereAFileHoldsMore) {
   const fs::path imported = import(directory_ / "base", true);
   save_parts(directory_, {10, 20}, 2, imported);
   EXPECT_EQ(names_in(step(20)).size(), 5U);
-  EXPECT_TRUE(is_same_file(step(10) / "frozen-0.h5", step(20) / "frozen-0.h5"));
+  EXPECT_TRUE(fs::equivalent(step(10) / "frozen-0.h5", step(20) / "frozen-0.h5"));
   expect_whole(step(20));
   // Once they are trained, ranks write them with all else, and another set of constants anew.
   save_parts(directory_, {30}, 2, step(20), {});
@@ -215,7 +213,7 @@ TEST_F(CheckpointConstants, StayLinkedWhereAnotherFileFails) {
     writer.start(info_of(20), parts.slabs);
     writer.finish();
   });
-  EXPECT_TRUE(is_same_file(step(10) / "frozen-1.h5", step(20) / "frozen-1.h5"));
+  EXPECT_TRUE(fs::equivalent(step(10) / "frozen-1.h5", step(20) / "frozen-1.h5"));
   expect_whole(step(20));
 }
 

@@ -1,6 +1,7 @@
 #include "answering.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -8,8 +9,8 @@
 #include <utility>
 
 #include "base/error.hpp"
+#include "base/hash.hpp"
 #include "base/log.hpp"
-#include "base/mix.hpp"
 #include "base/text.hpp"
 #include "comm/agree.hpp"
 #include "device/device.hpp"
@@ -46,7 +47,6 @@ Answering::Answering(const AnswerOptions& options, comm::Session& session, comm:
   });
   if (!options_.adapter.empty()) adapter_ = open_adapter(options_.adapter, model_, job_);
   if (!checkpoint_) find_first_weights(options_.weights, model_, job_);
-  identify();
   session_.set_silence_limit(deck_.training.silence_limit_s);
   kernels::allow_tf32(deck_.training.tf32);
 }
@@ -120,17 +120,21 @@ std::vector<std::int32_t> Answering::encode(std::string_view text, bool conversa
   return tokens;
 }
 
-/// Notes what tells weights and tokenizer from others. Collective.
 void Answering::identify() {
   comm::together(job_, [&] {
     if (job_.rank() != 0) return;
-    identity_ = checkpoint_ ? checkpoint_->identity
-                            : weights_identity(interop::PretrainedWeights(options_.weights, model_),
-                                               model_, false);
-    if (adapter_) identity_ += weights_identity(*adapter_, model_, true);
+    Fnv1a hash;
+    hash.add(checkpoint_ ? checkpoint_->identity
+                         : weights_identity(interop::PretrainedWeights(options_.weights, model_),
+                                            model_, false));
+    if (adapter_) hash.add(weights_identity(*adapter_, model_, true));
+    hash.add(model::text(model_));
+    hash.add(model::name(model_.precision));
     for (int token = 0; tokenizer_ && token < tokenizer_->vocab_size(); ++token)
-      identity_ += fmt::format("{} ", tokenizer_->text_within(token));
-    identity_ = fmt::format("{:016x}", hash_of(identity_));
+      hash.add(tokenizer_->text_within(token));
+    hash.add(chat_ ? chat_->identity() : "");
+    hash.add(fmt::format("{} {}", begin_.value_or(-1), fmt::join(ends_, " ")));
+    identity_ = fmt::format("{:016x}", hash.value());
   });
   identity_ = comm::broadcast(job_, std::move(identity_), 0);
 }
@@ -138,15 +142,15 @@ void Answering::identify() {
 std::string Answering::fingerprint(std::string_view question,
                                    const AnswerSettings& settings) const {
   const generation::Sampling& how = settings.sampling;
-  std::string all = fmt::format("{}\n{}\n{}\n{}\n{}\n{} {} {} {} {}", identity_,
-                                model::text(model_), model::name(model_.precision), question,
-                                chat_ ? chat_->identity() : "", begin_.value_or(-1),
-                                settings.max_tokens, how.top_k, how.seed, how.log_probabilities);
+  Fnv1a hash;
+  hash.add(identity_);
+  hash.add(question);
+  hash.add(
+      fmt::format("{} {} {} {}", settings.max_tokens, how.top_k, how.seed, how.log_probabilities));
   for (const generation::SamplingKey& key : generation::sampling_keys())
-    all += fmt::format(" {}", how.*key.value);
-  for (const std::string& stop : settings.stops) all += fmt::format("\n{} {}", stop.size(), stop);
-  for (const std::int32_t end : ends_) all += fmt::format("\n{}", end);
-  return fmt::format("{:016x}", hash_of(all));
+    hash.add(fmt::format("{}", how.*key.value));
+  for (const std::string& stop : settings.stops) hash.add(stop);
+  return fmt::format("{:016x}", hash.value());
 }
 
 std::string Answering::bytes_of(std::int32_t token) const {

@@ -51,6 +51,9 @@ class Answering {
   std::string bytes_of(std::int32_t token) const;
   bool ends(std::int32_t token) const { return ends_.contains(token); }
 
+  /// Notes weights, tokenizer and chat template for fingerprints. Collective.
+  /// @throws AgreedError(input)
+  void identify();
   /// A short text that differs where weights, tokenizer, prompt or settings do: all that decides an
   /// answer, but for the time that a chat template may ask for.
   /// @param question  the prompt, or its conversation
@@ -87,7 +90,6 @@ class Answering {
  private:
   void read_deck();
   void read_tokenizer();
-  void identify();
   std::int32_t token_of(const std::string& text, const char* option) const;
   model::Config sized(int tp, int blocks) const;
   double memory_bytes();
@@ -101,7 +103,7 @@ class Answering {
   std::unique_ptr<interop::PretrainedWeights> adapter_;  ///< null: none, or the weights' own
   deck::Deck deck_{};
   model::Config model_{};
-  std::string identity_;  ///< of weights and tokenizer
+  std::string identity_;  ///< differs where another model would answer; empty: not identified
   std::filesystem::path tokenizer_path_;
   std::optional<tokenizer::Tokenizer> tokenizer_;  ///< none: tokens are bytes
   std::optional<std::int32_t> begin_;

@@ -130,8 +130,7 @@ class Dialogue {
     prompted_ = false;
     if (line->find_first_not_of(" \t") == line->npos) return true;
     if (line->starts_with('/') && !line->starts_with("//")) return command(*line);
-    messages_.push_back(
-        {{"role", "user"}, {"content", line->starts_with("//") ? line->substr(1) : *line}});
+    messages_.push_back(chat::message("user", line->starts_with("//") ? line->substr(1) : *line));
     try {
       const std::string text =
           answering_.conversations().prompt({{"messages", messages_}}, "the conversation");
@@ -171,8 +170,7 @@ class Dialogue {
   void reset() {
     messages_ = ordered_json::array();
     cut_ = false;
-    if (!options_.system.empty())
-      messages_.push_back({{"role", "system"}, {"content", options_.system}});
+    if (!options_.system.empty()) messages_.push_back(chat::message("system", options_.system));
   }
 
   void save(const std::string& path) {
@@ -216,7 +214,7 @@ class Dialogue {
       }
       scheduler.end(number);
       if (!leader_) continue;
-      messages_.push_back({{"role", "assistant"}, {"content", made.text()}});
+      messages_.push_back(chat::message("assistant", made.text()));
       fmt::print("{}\n", ended ? "" : " ...");
       cut_ = cut_ || !ended;
       std::fflush(stdout);

@@ -98,6 +98,7 @@ class Generation {
     });
     // Templates may ask for the time, which is another one on each rank.
     texts = nlohmann::ordered_json::parse(comm::broadcast(job_, dump(texts), 0));
+    answering_.identify();
     comm::together(job_, [&] {
       std::size_t next = 0;
       for (Prompt& prompt : prompts_) {
@@ -110,14 +111,10 @@ class Generation {
     });
   }
 
-  static nlohmann::ordered_json message(const char* role, const std::string& text) {
-    return {{"role", role}, {"content", text}};
-  }
-
   /// A message of a user, as the beginning of a conversation.
   static nlohmann::ordered_json as_conversation(const std::string& text) {
     nlohmann::ordered_json conversation;
-    conversation["messages"].push_back(message("user", text));
+    conversation["messages"].push_back(chat::message("user", text));
     return conversation;
   }
 
@@ -127,7 +124,7 @@ class Generation {
     const bool has_one = messages.is_array() && !messages.empty() && messages[0].is_object() &&
                          messages[0].value("role", nlohmann::ordered_json()) == "system";
     if (options_.system.empty() || !messages.is_array() || has_one) return;
-    messages.insert(messages.begin(), message("system", options_.system));
+    messages.insert(messages.begin(), chat::message("system", options_.system));
   }
 
   /// Answers that the output file does not have yet. Those that cannot be made are errors.

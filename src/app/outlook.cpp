@@ -45,7 +45,7 @@ double steps_of(const deck::Deck& deck, const model::Config& model) {
   return std::ceil(keys.tokens / (double(keys.global_batch) * model.seq_len));
 }
 
-/// Bytes of a checkpoint of what is trained.
+/// Bytes that a checkpoint has of trained parameters.
 double checkpoint_bytes(const model::Config& model) {
   double bytes = 0.0;
   for (const model::Block& block : model::blocks(model)) {
@@ -66,17 +66,16 @@ Failures failures(const deck::Deck& deck, const model::Config& model,
   const double bytes = checkpoint_bytes(model);
   const double cost_s =
       price::copy_out_s(machine.profile(plan.stages.front().group), bytes / plan.devices());
-  Failures made{.mtbf_hours = keys.job_mtbf_hours(nodes),
-                .restart_s = 60.0 * keys.restart_minutes,
-                .write_s = usual_write_s(bytes / nodes)};
+  const double write_s = usual_write_s(bytes / nodes);
+  Failures made{.mtbf_hours = keys.job_mtbf_hours(nodes), .restart_s = 60.0 * keys.restart_minutes};
   io::CheckpointClock clock({.steps = keys.checkpoint_every,
                              .minutes = keys.checkpoint_minutes,
                              .mtbf_hours = made.mtbf_hours},
-                            made.write_s, {});
-  clock.wrote(cost_s, made.write_s, {});
-  made.interval_s =
-      std::min(clock.interval_s(), keys.checkpoint_every > 0 ? keys.checkpoint_every * iteration_s
-                                                             : clock.interval_s());
+                            write_s, {});
+  clock.wrote(cost_s, write_s, {});
+  made.interval_s = clock.interval_s();
+  if (keys.checkpoint_every > 0)
+    made.interval_s = std::min(made.interval_s, keys.checkpoint_every * iteration_s);
   made.goodput = io::goodput(made.interval_s, cost_s, 3600.0 * made.mtbf_hours, made.restart_s);
   return made;
 }
@@ -103,13 +102,6 @@ std::string time_table(const Outlook& outlook, std::size_t columns) {
     table.add(std::move(row));
   }
   return table.text(columns);
-}
-
-std::string text(const Failures& failures) {
-  if (failures.mtbf_hours <= 0.0) return "";
-  return fmt::format("goodput {} with a failure every {}, {} to restart and a checkpoint every {}",
-                     percent(failures.goodput), length(failures.mtbf_hours),
-                     format_seconds(failures.restart_s), format_seconds(failures.interval_s));
 }
 
 /// All in the unit of the largest amount, which leaves room for many columns.
@@ -215,12 +207,15 @@ std::string text(const Outlook& outlook, const plan::Plan& plan) {
     lines += fmt::format("; {:.0f} steps take {}, {:.3g} device hours", outlook.steps,
                          length(outlook.hours()), outlook.hours() * devices);
   if (!lines.ends_with('\n')) lines += "\n";
-  lines += text(outlook.failures);
-  if (outlook.failures.mtbf_hours > 0.0 && outlook.steps > 0.0)
-    lines +=
-        fmt::format("; with them {}, {:.3g} device hours", length(outlook.hours_with_failures()),
-                    outlook.hours_with_failures() * devices);
-  if (!lines.ends_with('\n')) lines += "\n";
+  if (const Failures& failures = outlook.failures; failures.mtbf_hours > 0.0)
+    lines += fmt::format(
+        "goodput {} with a failure every {}, {} to restart and a checkpoint every {}{}\n",
+        percent(failures.goodput), length(failures.mtbf_hours), format_seconds(failures.restart_s),
+        format_seconds(failures.interval_s),
+        outlook.steps > 0.0 ? fmt::format("; with them {}, {:.3g} device hours",
+                                          length(outlook.hours_with_failures()),
+                                          outlook.hours_with_failures() * devices)
+                            : "");
   for (const std::string& speed : outlook.float8) lines += "fp8     " + speed + "\n";
   if (!outlook.frozen.empty()) lines += "frozen  " + outlook.frozen + "\n";
   return lines;

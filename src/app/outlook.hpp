@@ -17,11 +17,10 @@
 
 namespace brume::app {
 
-/// What failures of nodes leave of a training's time.
+/// Failures of nodes, and the share of a training's time that they leave.
 struct Failures {
   double mtbf_hours = 0.0;  ///< of the job; 0: not known
   double restart_s = 0.0;
-  double write_s = 0.0;     ///< of a checkpoint
   double interval_s = 0.0;  ///< between checkpoints
   double goodput = 1.0;     ///< share of the time in which steps are made that stay
 };

@@ -85,7 +85,7 @@ void take_stops(const GivenKey& key, AnswerSettings& settings) {
   }
 }
 
-/// Settings of a request beside the numbers of generation::sampling_keys().
+/// A setting of a request that is none of generation::sampling_keys().
 struct SettingKey {
   std::string_view name;
   void (*take)(const GivenKey& key, AnswerSettings& settings);
@@ -227,9 +227,7 @@ std::vector<Prompt> read_prompts(const fs::path& file, const AnswerSettings& giv
   std::vector<Prompt> prompts;
   std::optional<bool> lines_of_json;
   std::set<std::string> unknown;
-  std::string_view text = as_text(bytes);
-  if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);  // a mark of UTF-8
-  for_lines(text, [&](std::string_view line, std::int64_t number) {
+  for_lines(deck::without_mark(as_text(bytes)), [&](std::string_view line, std::int64_t number) {
     if (!lines_of_json) lines_of_json = line.substr(line.find_first_not_of(" \t")).starts_with('{');
     const std::string where = fmt::format("{}:{}", file.string(), number);
     prompts.push_back(*lines_of_json ? prompt_of(line, where, given, unknown)

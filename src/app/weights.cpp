@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "base/error.hpp"
+#include "base/hash.hpp"
 #include "base/log.hpp"
-#include "base/mix.hpp"
 #include "comm/agree.hpp"
 #include "deck/deck.hpp"
 #include "interop/hugging_face.hpp"
@@ -142,20 +142,19 @@ model::Precision precision_of(interop::Dtype dtype) {
 std::string weights_identity(const interop::PretrainedWeights& weights, const model::Config& model,
                              bool adapter) {
   constexpr std::int64_t most = 64;  // values at each end of a tensor
-  std::string text;
+  Fnv1a hash;
   std::vector<float> values;
   for (const engine::Slab& slab : interop::whole_weights(model)) {
     if (is_factor(slab.name) != adapter) continue;
     values.resize(std::size_t(std::min(most, slab.elements)));
-    text += slab.name;
+    hash.add(slab.name);
     for (const std::int64_t first : {std::int64_t{0}, slab.elements - std::ssize(values)}) {
       weights.get(slab, first, values);
       const auto bytes = std::as_bytes(std::span(values));
-      text += fmt::format(" {:016x}",
-                          hash_of({reinterpret_cast<const char*>(bytes.data()), bytes.size()}));
+      hash.add({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
     }
   }
-  return text;
+  return fmt::format("{:016x}", hash.value());
 }
 
 FirstWeights find_first_weights(const std::string& directory, const model::Config& model,

@@ -92,6 +92,13 @@ std::size_t common_prefix(std::string_view a, std::string_view b) {
 
 }  // namespace
 
+ordered_json message(const char* role, const std::string& content) {
+  ordered_json made;
+  made["role"] = role;
+  made["content"] = content;
+  return made;
+}
+
 Writer::Writer(const fs::path& folder, const fs::path& file) {
   tokens_ = folder.empty() ? ordered_json::object() : special_tokens(folder);
   std::vector<std::pair<std::string, std::string>> sources;
@@ -176,7 +183,7 @@ std::string Writer::prompt(const ordered_json& conversation, const std::string& 
   return render(conversation, messages_of(conversation, where).size(), true, where).text;
 }
 
-/// Of the answers that `generation` blocks mark those that are to be learned.
+/// The answers to be learned, of all that `generation` blocks mark.
 std::vector<Span> Writer::learned(const ordered_json& conversation,
                                   const std::vector<Span>& generated,
                                   const std::string& where) const {

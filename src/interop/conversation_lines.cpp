@@ -5,10 +5,13 @@
 #include <utility>
 
 #include "base/error.hpp"
+#include "chat/conversation.hpp"
 #include "deck/json.hpp"
 
 namespace brume::interop {
 namespace {
+
+using chat::message;
 
 /// Speakers of ShareGPT's messages, by the role of a chat template.
 struct Speaker {
@@ -27,17 +30,6 @@ bool has_messages(const ordered_json& line, const char* field, const char* speak
   const auto found = line.is_object() ? line.find(field) : line.end();
   return found != line.end() && found->is_array() && !found->empty() &&
          text_in(found->front(), speaker);
-}
-
-bool is_instruction(const ordered_json& line) {
-  return text_in(line, "instruction") && text_in(line, "output");
-}
-
-ordered_json message(const char* role, const std::string& content) {
-  ordered_json made;
-  made["role"] = role;
-  made["content"] = content;
-  return made;
 }
 
 /// ShareGPT's message in OpenAI's form.
@@ -76,7 +68,7 @@ std::string optional_text(const ordered_json& line, const char* field, const std
   return found->get<std::string>();
 }
 
-/// Alpaca's question: the instruction and what it is about.
+/// Alpaca's question: the instruction and its input.
 std::string question(const ordered_json& line, const std::string& where) {
   const std::string instruction = optional_text(line, "instruction", where),
                     input = optional_text(line, "input", where);
@@ -100,14 +92,31 @@ ordered_json instructed(const ordered_json& line, const std::string& where) {
   return messages;
 }
 
+enum class Form { none, messages, conversations, share_gpt, prompt, instruction };
+
+Form form_of(const ordered_json& line) {
+  if (has_messages(line, "messages", "role")) return Form::messages;
+  if (has_messages(line, "conversations", "role")) return Form::conversations;
+  if (has_messages(line, "conversations", "from")) return Form::share_gpt;
+  if (has_messages(line, "prompt", "role") && has_messages(line, "completion", "role"))
+    return Form::prompt;
+  return text_in(line, "instruction") && text_in(line, "output") ? Form::instruction : Form::none;
+}
+
 ordered_json messages_of(const ordered_json& line, const std::string& where) {
-  if (has_messages(line, "messages", "role")) return line["messages"];
-  if (has_messages(line, "conversations", "role")) return line["conversations"];
-  if (has_messages(line, "prompt", "role")) return joined(line["prompt"], line["completion"]);
-  if (is_instruction(line)) return instructed(line, where);
   ordered_json messages = ordered_json::array();
-  for (const ordered_json& said : line["conversations"]) messages.push_back(spoken(said, where));
-  return messages;
+  switch (form_of(line)) {
+    case Form::messages: return line["messages"];
+    case Form::conversations: return line["conversations"];
+    case Form::prompt: return joined(line["prompt"], line["completion"]);
+    case Form::instruction: return instructed(line, where);
+    case Form::share_gpt:
+      for (const ordered_json& said : line["conversations"])
+        messages.push_back(spoken(said, where));
+      return messages;
+    case Form::none: break;
+  }
+  throw Error(Failure::bug, "{}: is no conversation", where);
 }
 
 }  // namespace
@@ -117,12 +126,7 @@ const std::string* text_in(const ordered_json& object, const std::string& field)
   return found == object.end() ? nullptr : found->get_ptr<const std::string*>();
 }
 
-bool is_conversation(const ordered_json& line) {
-  return has_messages(line, "messages", "role") || has_messages(line, "conversations", "from") ||
-         has_messages(line, "conversations", "role") ||
-         (has_messages(line, "prompt", "role") && has_messages(line, "completion", "role")) ||
-         is_instruction(line);
-}
+bool is_conversation(const ordered_json& line) { return form_of(line) != Form::none; }
 
 ordered_json as_messages(ordered_json line, const std::string& where) {
   ordered_json messages = messages_of(line, where);

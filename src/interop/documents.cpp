@@ -17,7 +17,7 @@ namespace {
 /// Bytes of text around a cut that decide whether it is one.
 constexpr std::size_t look_bytes = 1024;
 
-bool is_space(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
+bool is_space(char c) { return deck::json_spaces.find(c) != deck::json_spaces.npos; }
 
 /// Of a letter or a digit, or of a character beyond ASCII.
 bool ends_word(char c) {
@@ -41,19 +41,12 @@ Encoder::Encoder(const PackOptions& options)
   end_ = find(options.end, "end");
 }
 
-bool Encoder::is_object(std::string_view line) {
-  try {
-    return deck::parse_json(line, "").is_object();
-  } catch (const Error&) {
-    return false;
-  }
-}
-
-bool Encoder::has_text(std::string_view line) const {
-  if (!is_object(line)) return false;
+bool Encoder::takes(std::string_view line, bool any_object) const try {
   const ordered_json object = deck::parse_ordered_json(line, "");
-  return text_in(object, field_) || is_conversation(object) ||
-         (text_in(object, "prompt") && text_in(object, "completion"));
+  return object.is_object() && (any_object || text_in(object, field_) || is_conversation(object) ||
+                                (text_in(object, "prompt") && text_in(object, "completion")));
+} catch (const Error&) {
+  return false;
 }
 
 std::size_t Encoder::context_begin(std::string_view text, std::size_t cut) {

@@ -37,9 +37,9 @@ class Encoder {
   /// @throws Error(input) for a line without a text
   std::vector<TokenDocument> encode(const TextPiece& piece);
 
-  /// Whether a line is JSON that `encode` takes as a document.
-  bool has_text(std::string_view line) const;
-  static bool is_object(std::string_view line);
+  /// Whether a line is an object of JSON that `encode` takes as a document.
+  /// @param any_object  any object is taken, though `encode` may refuse it
+  bool takes(std::string_view line, bool any_object) const;
 
   /// The last place behind `from` before which, with what follows, a text has the tokens that it
   /// has alone: it may be encoded in two parts. The text around a place decides; 0: none was found.

@@ -1,20 +1,18 @@
 #include "list_lines.hpp"
 
+#include "deck/json.hpp"
+
 namespace brume::interop {
-namespace {
 
-constexpr std::string_view byte_order_mark = "\xef\xbb\xbf", spaces = " \t\r\n";
-
-bool is_json_space(char c) { return spaces.find(c) != spaces.npos; }
-
-}  // namespace
+bool begins_with_brace(std::string_view text) {
+  const std::size_t first = text.find_first_not_of(deck::json_spaces);
+  return first != text.npos && text[first] == '{';
+}
 
 bool ListLines::begins(std::string_view text) {
-  if (text.starts_with(byte_order_mark)) text.remove_prefix(byte_order_mark.size());
-  const std::size_t bracket = text.find_first_not_of(spaces);
-  if (bracket == text.npos || text[bracket] != '[') return false;
-  const std::size_t brace = text.find_first_not_of(spaces, bracket + 1);
-  return brace != text.npos && text[brace] == '{';
+  const std::size_t bracket = text.find('[');
+  return bracket == text.find_first_not_of(deck::json_spaces) && bracket != text.npos &&
+         begins_with_brace(text.substr(bracket + 1));
 }
 
 void ListLines::take(std::string_view text, std::string& lines) {
@@ -29,8 +27,7 @@ void ListLines::take(std::string_view text, std::string& lines) {
       lines += c == '\n' ? ' ' : c;
       continue;
     }
-    if (depth_ <= 1 && (is_json_space(c) || byte_order_mark.find(c) != byte_order_mark.npos))
-      continue;
+    if (depth_ <= 1 && deck::json_spaces.find(c) != deck::json_spaces.npos) continue;
     if (depth_ == 0 && c == '[') {
       depth_ = 1;
       continue;

@@ -6,6 +6,9 @@
 
 namespace brume::interop {
 
+/// Whether a text begins with '{', behind spaces.
+bool begins_with_brace(std::string_view text);
+
 /// Turns the text of a list, which comes in parts, into lines: one of each entry, without the
 /// list's own brackets and commas. What is no JSON stays so, and fails where its line is read.
 class ListLines {
@@ -13,7 +16,7 @@ class ListLines {
   /// Appends lines, or parts of them, to `lines`.
   void take(std::string_view text, std::string& lines);
 
-  /// Whether a text begins as a list of objects does.
+  /// Whether a text begins as a list of objects does, without a byte order mark.
   static bool begins(std::string_view text);
 
  private:

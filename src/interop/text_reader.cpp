@@ -10,6 +10,7 @@
 
 #include "base/error.hpp"
 #include "base/files.hpp"
+#include "deck/json.hpp"
 #include "list_lines.hpp"
 
 namespace brume::interop {
@@ -33,12 +34,6 @@ std::string kind_of(fs::path path) {
   constexpr std::array compressed = {".gz", ".zst", ".bz2", ".xz"};
   if (std::ranges::find(compressed, end()) != compressed.end()) path = path.stem();
   return end();
-}
-
-bool begins_with_brace(std::string_view text) {
-  if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);
-  const std::size_t first = text.find_first_not_of(" \t\r\n");
-  return first != text.npos && text[first] == '{';
 }
 
 }  // namespace
@@ -119,17 +114,17 @@ struct TextReader::Open {
 /// object.
 bool TextReader::Open::takes_list(const Encoder& encoder, bool any_object) {
   constexpr std::size_t most_bytes = std::size_t{64} << 20;  // of the first entry
-  if (!ListLines::begins(text)) return false;
+  if (!ListLines::begins(deck::without_mark(text))) return false;
   ListLines lines;
   std::string entries;
-  lines.take(text, entries);
+  lines.take(deck::without_mark(text), entries);
   while (more && entries.find('\n') == entries.npos && text.size() < most_bytes) {
     const std::size_t before = text.size();
     more = file.read(text.size(), text);
     lines.take(std::string_view(text).substr(before), entries);
   }
-  const std::string_view first = std::string_view(entries).substr(0, entries.find('\n'));
-  if (!encoder.has_text(first) && !(any_object && Encoder::is_object(first))) return false;
+  if (!encoder.takes(std::string_view(entries).substr(0, entries.find('\n')), any_object))
+    return false;
   list = lines;
   text = std::move(entries);
   return true;
@@ -182,16 +177,15 @@ bool TextReader::open_next(Encoder& encoder) {
     open->lines = kind == ".jsonl" || kind == ".ndjson";
     const bool any_object = kind == ".json" && !named.walked;
     if (!open->lines) open->lines = open->takes_list(encoder, any_object);
-    if (!open->lines && begins_with_brace(open->text)) {
+    if (!open->lines && begins_with_brace(deck::without_mark(open->text))) {
       // The name does not say it, so the first line does, which is whole in a text of lines.
       const std::size_t start = open->text.find('{');
       while (open->more && open->text.find('\n', start) == open->text.npos)
         open->read(open->text.size());
-      const std::string_view first =
-          std::string_view(open->text).substr(0, open->text.find('\n', start));
-      open->lines = encoder.has_text(first) || (any_object && Encoder::is_object(first));
+      open->lines = encoder.takes(
+          std::string_view(open->text).substr(0, open->text.find('\n', start)), any_object);
     }
-    if (!open->lines && kind == ".json" && !named.walked) raw_json_.push_back(named.path);
+    if (!open->lines && any_object) raw_json_.push_back(named.path);
     any_lines_ = any_lines_ || open->lines;
     open_ = std::move(open);
     return true;

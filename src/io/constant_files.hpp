@@ -25,7 +25,7 @@ class ConstantFiles {
   /// not the one that was found
   void link_in(const std::filesystem::path& checkpoint) const;
 
-  /// What that checkpoint's manifest says of them, [file].
+  /// Their entries in the manifest of that checkpoint, [file].
   const std::vector<std::string>& entries() const { return entries_; }
 
  private:

@@ -22,7 +22,6 @@ using nlohmann::json;
 constexpr const char* files_key = "files";
 constexpr const char* hash_key = "manifest_xxh3_128";
 constexpr std::size_t hash_digits = 32;
-constexpr std::string_view spaces = " \t\r\n";
 
 /// Runs `body`; what fails in it names the place.
 template <typename Body>
@@ -120,7 +119,7 @@ struct OwnHash {
 /// @throws Error(storage) where there is none
 OwnHash find_own_hash(std::string_view text) {
   const auto token = [&](std::size_t from) {
-    return std::min(text.find_first_not_of(spaces, from), text.size());
+    return std::min(text.find_first_not_of(deck::json_spaces, from), text.size());
   };
   const std::string key = json(hash_key).dump();
   const std::size_t begin = text.find(key);
@@ -151,7 +150,7 @@ std::string hash_of(std::string_view text, const OwnHash& own) {
         quoted = text[i] != '"';
     } else if (text[i] == '"') {
       quoted = true;
-    } else if (spaces.find(text[i]) != spaces.npos) {
+    } else if (deck::json_spaces.find(text[i]) != text.npos) {
       leave_out(i, i + 1);
     }
   }

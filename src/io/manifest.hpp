@@ -24,7 +24,7 @@ std::string rank_file_name(int rank);        ///< "rank-3.h5"
 std::string constants_file_name(int index);  ///< "frozen-3.h5"
 inline constexpr const char* manifest_name = "manifest.json";
 
-/// What a manifest says of a file. @throws Error(storage)
+/// A manifest's entry of a file. @throws Error(storage)
 std::string entry_text(const std::string& name, const Digest& digest,
                        const std::vector<engine::Slab>& slabs);
 

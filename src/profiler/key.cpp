@@ -8,6 +8,7 @@
 #include <set>
 #include <string_view>
 
+#include "base/hash.hpp"
 #include "comm/device_group.hpp"
 #include "device/device.hpp"
 #include "device/memory.hpp"
@@ -22,19 +23,6 @@ namespace {
 constexpr const char* timing = "timed beyond caches, in rounds and chains, across nodes";
 constexpr const char* beside_devices = ", updates of the host";  ///< what only these have
 constexpr const char* of_many_nodes = ", each two nodes";        ///< what only jobs on these have
-
-/// 64-bit FNV-1a.
-class Fnv1a {
- public:
-  void add(std::string_view text) {
-    for (unsigned char c : text) hash_ = (hash_ ^ c) * 0x100000001B3u;
-    hash_ = (hash_ ^ 0xFFu) * 0x100000001B3u;  // ends a field: no text holds this byte
-  }
-  std::uint64_t value() const { return hash_; }
-
- private:
-  std::uint64_t hash_ = 0xCBF29CE484222325u;
-};
 
 /// What the ranks say, each answer once.
 std::string distinct(comm::Communicator& world, const std::string& mine) {

@@ -104,7 +104,7 @@ void transpose_tile(float* tile) {
 std::vector<bfloat16> in_pairs(std::int64_t m, std::int64_t k, const FactorOf<bfloat16>& a) {
   const std::int64_t blocks = ceil_div(m, tile_rows);
   std::vector<bfloat16> pairs(std::size_t(blocks * tile_rows * k), bfloat16(0.0f));
-  // A thread writes whole lines of the cache: those of a few rows take less than to wake another.
+  // A thread writes whole cache lines. A few rows take one thread less time than waking another.
   for_each("gemm_tiles", blocks, [&](std::int64_t block) {
     const std::int64_t first = block * tile_rows, rows = std::min(m - first, tile_rows + 0L);
     const bfloat16* const from = a.data + first * a.stride;
