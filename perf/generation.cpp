@@ -1,10 +1,11 @@
 /// @file Speed of generation, against the memory's speed and against Transformers.
 ///
-///   perf_generation [gpt2|llama1b [fp32|bf16 [tokens]]]
+///   perf_generation [gpt2|llama1b [fp32|bf16|int8|nf4 [tokens]]]
 ///
 /// Computes prompts of 64 tokens, then answers, for batches of 1, 4 and 16 sequences. A next token
-/// reads all weights once, so a plain read of as many bytes is its baseline. Where BRUME_PYTHON
-/// names a Python that has Transformers, its generate() on the same sizes follows.
+/// reads all weights once, so a plain read of as many bytes is its baseline. int8 and nf4 are
+/// matrices of layers in blocks, in a model of bf16. Where BRUME_PYTHON names a Python that has
+/// Transformers, its generate() on the same sizes follows, with bf16 in the place of blocks.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -50,8 +51,18 @@ model::Config model_of(const std::string& name, const std::string& precision, in
              .vocab_size = 128256,
              .qkv_bias = false,
              .linear_bias = false};
-  if (precision == "bf16") model.precision = model::Precision::bf16;
+  if (precision != "fp32") model.precision = model::Precision::bf16;
+  for (const Quantization format : {Quantization::int8, Quantization::nf4})
+    if (precision == brume::name(format)) model.quantization = format;
   return model;
+}
+
+/// Bytes of all blocks of a model on one rank.
+double weights_bytes(const model::Config& model) {
+  double elements = 0.0;
+  for (const model::Block& block : model::blocks(model))
+    elements += double(model::layout(block, 1, 0, 1).elements);
+  return elements * model::weight_bytes(model.precision);
 }
 
 /// Seconds in which all cores read so many bytes, the median of five times.
@@ -113,7 +124,7 @@ void run(const std::string& name, const std::string& precision, int tokens) {
   model::Config sizes = model::generating(model, {.tokens = 1024, .sequences = most});
   sizes.generation.blocks = most * sizes.blocks_per_sequence();
   const plan::Plan plan = engine::generating(plan::equal_stages(model, 1, 1, {}));
-  const double bytes = double(model::num_parameters(model)) * model::weight_bytes(model.precision);
+  const double bytes = weights_bytes(sizes);
   const double roof_s = read_s(bytes);
   fmt::print("{} in {}: {} of weights, which {} cores read in {} ({:.1f} GB/s)\n", name, precision,
              format_bytes(bytes), threads, format_seconds(roof_s), bytes / roof_s * 1e-9);
@@ -138,7 +149,7 @@ void run(const std::string& name, const std::string& precision, int tokens) {
   if (python == nullptr) return;
   std::fflush(stdout);
   const std::string command = fmt::format("{} {} {} {} {} {}", python, BRUME_GENERATION_PY, name,
-                                          precision, tokens, threads);
+                                          precision == "fp32" ? "fp32" : "bf16", tokens, threads);
   if (std::system(command.c_str()) != 0) fmt::print("Transformers did not run\n");
 }
 

@@ -149,11 +149,24 @@ inline void adapt(int i, model::Config& model) {
   });
 }
 
+/// Gives a model an adapter beside layers in blocks of 4 or 8 bits, with rows that tp = 2 cuts
+/// between blocks, tp = 4 those of some models.
+inline void quantize(int i, model::Config& model) {
+  model.num_heads = 4;
+  if (model.num_heads % model.kv_heads() != 0) model.num_kv_heads = 2;
+  model.hidden_size = 128, model.head_size = i % 3 == 0 ? 64 : 32;
+  model.ffn_size = i % 3 == 0 ? 256 : 128;
+  adapt(i, model);
+  model.quantization = i % 2 == 0 ? Quantization::nf4 : Quantization::int8;
+}
+
 inline bool trains_all(const model::Config& model) {
   return model.frozen_blocks == 0 && model.frozen_parameters.empty();
 }
 
-inline bool allows_tp(const model::Config& model, int tp) { return model.num_heads % tp == 0; }
+inline bool allows_tp(const model::Config& model, int tp) {
+  return model.num_heads % tp == 0 && model::quantization_fault(model, tp).empty();
+}
 
 /// How a stage cuts a microbatch and its layers.
 struct Split {

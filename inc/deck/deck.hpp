@@ -74,6 +74,7 @@ struct ModelKeys {
   double logits_cap = 0.0;     ///< the same of logits
   double dropout = 0.0;
   double init_std = 0.02;
+  std::string quantization = "none";            ///< none | int8 | nf4
   bool isolated = false;                        ///< not a key itself: data.documents is "isolate"
   std::vector<ParameterGroupKeys> groups = {};  ///< not a key itself: training.optimizer.groups
   std::string optimizer = "adamw";              ///< not a key itself: training.optimizer.name

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/quantization.hpp"
 #include "comm/communicator.hpp"
 #include "data/sampler.hpp"
 #include "device/scratch_file.hpp"
@@ -140,6 +141,9 @@ struct StepMetrics {
 /// @param loads  [L, E] copies of tokens that went to each expert, of all ranks
 double load_factor(std::span<const double> loads, int num_experts);
 
+/// Blocks of quantized values of which some have come.
+struct OpenBlocks;
+
 /// A piece of a parameter or of its optimizer state on this rank. It is the flat range
 /// [first, first + elements) of the slice [offset, offset + shape) of the whole tensor. Below fp32
 /// a weight is its fp32 master, kept with the moments; of what layers compute with there are slabs
@@ -161,7 +165,10 @@ struct Slab {
   model::Precision storage = model::Precision::fp32;
   device::ScratchFile* disk = nullptr;
   std::int64_t disk_byte = 0;  ///< start in the file
-  bool owned = false;          ///< this rank writes it to a checkpoint; others hold a copy
+  /// Memory holds blocks of its values in this format, which `storage` is in a checkpoint only.
+  Quantization quantization = Quantization::none;
+  std::shared_ptr<OpenBlocks> open_blocks = {};
+  bool owned = false;  ///< this rank writes it to a checkpoint; others hold a copy
 };
 
 /// A slab's values: all [elements], getting and setting those from `first` on; not while a step

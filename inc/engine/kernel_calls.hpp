@@ -6,6 +6,7 @@
 #include "kernels/experts.hpp"
 #include "kernels/heads.hpp"
 #include "kernels/matmul.hpp"
+#include "kernels/quantized.hpp"
 #include "model/layer.hpp"
 
 namespace brume::engine {
@@ -19,9 +20,10 @@ struct KernelCall {
   using ConstVector = kernels::ConstVectorOf<Storage>;
 
   model::OperatorKind kind = {};
-  Matrix read = {}, written = {};    ///< the same one: in place
-  kernels::ConstTokens tokens = {};  ///< an embedding's tokens, or the targets of cross-entropy
-  ConstMatrix weight = {};           ///< or the table of tokens
+  Matrix read = {}, written = {};        ///< the same one: in place
+  kernels::ConstTokens tokens = {};      ///< an embedding's tokens, or the targets of cross-entropy
+  ConstMatrix weight = {};               ///< or the table of tokens
+  kernels::QuantizedMatrix blocks = {};  ///< replaces `weight`
   ConstMatrix positions = {};
   ConstVector gain = {}, bias = {};
   ConstMatrix residual = {};  ///< added to `written`

@@ -94,6 +94,7 @@ enum class OperatorKind {
   join_heads,      ///< such parts side by side
   reduce_scatter,  ///< exchange: the sum over ranks, cut by rows
   all_to_all,      ///< exchange: rows, cut into as many parts as ranks, part i for rank i
+  dequantize,      ///< a product's factor from blocks, before the product
   update           ///< update of weights by the model's optimizer
 };
 
@@ -159,6 +160,7 @@ inline constexpr KernelRule kernel_rules[] = {
     {OperatorKind::join_heads, "join_heads", false, 0.0, 2, 2, {}},
     {OperatorKind::reduce_scatter, "reduce_scatter", false, 0.0, 0, 0, {}},
     {OperatorKind::all_to_all, "all_to_all", false, 0.0, 0, 0, {}},
+    {OperatorKind::dequantize, "dequantize", false, 0.0, 0, 0, {}},
     {OperatorKind::update, "update", false, 0.0, 0, 0, {}},
 };
 
@@ -172,7 +174,7 @@ consteval bool in_order(const Rows& rows, Key key) {
 static_assert(in_order(kernel_rules, &KernelRule::kind));
 
 constexpr const KernelRule& rule(OperatorKind kind) { return kernel_rules[std::size_t(kind)]; }
-/// An update has the name of its optimizer instead.
+/// An update has the name of its optimizer instead, dequantize that of the format, too.
 constexpr const char* name(OperatorKind kind) { return rule(kind).name; }
 /// A bias or a residual belongs to a product: it has a price, but no kernel call of its own.
 inline bool is_epilogue(OperatorKind kind) { return kind == OperatorKind::pointwise; }
@@ -246,7 +248,7 @@ struct Tensor {
 /// head_dim}; cached_attention {N, T, heads, head_dim};
 /// norms, gelu, gelu_erf, swiglu, geglu, dispatch, combine, cut_heads and join_heads {N, C}; rope
 /// {N, heads, head_dim}; pointwise {elements}; embedding {N, C, V}; cross_entropy {N, V};
-/// choose_experts {N, E, k}; update {elements}.
+/// choose_experts {N, E, k}; dequantize and update {elements}.
 struct Operator {
   std::string name;
   OperatorKind kind;
@@ -262,9 +264,10 @@ struct Operator {
   Expr backward_flops = 0.0;
   Expr forward_bytes = 0.0;  ///< read and written in fp32
   Expr backward_bytes = 0.0;
-  double share = 1.0;    ///< share of FLOPs and time that is done: attention within a window
-  double trained = 1.0;  ///< share of its parameters that is, over blocks with a backward
-  AxisSet axes = {};     ///< ranks of an exchange differ along these
+  double share = 1.0;      ///< share of FLOPs and time that is done: attention within a window
+  double trained = 1.0;    ///< share of its parameters that is, over blocks with a backward
+  bool quantized = false;  ///< a product whose factor is made of blocks before each call
+  AxisSet axes = {};       ///< ranks of an exchange differ along these
   // Derived:
   bool output_only = false;  ///< not needed if a layer's last segment is recomputed
   bool again = false;        ///< its backward makes its output again, unless that is kept
@@ -306,6 +309,7 @@ struct Segment {
   std::vector<Tensor> tensors = {};      ///< index: TensorId
   std::vector<Operator> operators = {};  ///< the forward's order
   int activation_bytes = 0;              ///< bytes per element of the scratch
+  Expr dequantized_elements = 0.0;  ///< largest factor that is made of blocks: ends the scratch
   // Derived:
   std::vector<BackwardCall> backward = {};
   std::vector<Saved> saved = {};  ///< saved tensors in the order of the kernels; cheap ones last

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/quantization.hpp"
 #include "deck/deck.hpp"
 #include "families/families.hpp"
 #include "model/axes.hpp"
@@ -105,8 +106,9 @@ struct Config {
   Adapter adapter = {};
   Generation generation = {};
   Precision precision = Precision::fp32;
-  const OptimizerRow* optimizer = &adamw;  ///< outlives the Config
-  Precision moments = Precision::fp32;     ///< format of its state, but for master weights: or bf16
+  Quantization quantization = Quantization::none;  ///< format of layers' frozen matrices
+  const OptimizerRow* optimizer = &adamw;          ///< outlives the Config
+  Precision moments = Precision::fp32;  ///< format of its state, but for master weights: or bf16
 
   int head_dim() const { return head_size > 0 ? head_size : hidden_size / num_heads; }
   int kv_heads() const { return num_kv_heads > 0 ? num_kv_heads : num_heads; }
@@ -190,6 +192,9 @@ std::vector<Module> adapter_targets(const Config& config);
 /// @return false if no parameter is left to train
 bool freeze(Config& config, const std::function<bool(const Parameter&)>& frozen);
 
+/// Kind of rows of profiles for making factors of the model's quantized blocks.
+std::string dequantize_kind(const Config& config);
+
 /// The kinds of layers that a model has, with the number of each.
 std::vector<std::pair<LayerKind, int>> layer_counts(const Config& config);
 
@@ -212,11 +217,22 @@ struct Parameter {
   Init init = Init::zeros;
   double std = 0.0;     ///< standard deviation of a random initialisation, of mean 0
   bool frozen = false;  ///< not trained
+  Quantization quantization = Quantization::none;  ///< format of its rows
+  int block_elements = 1;  ///< elements of flat buffers that a quantized block takes
   /// matrix: an update works on each matrix of the last two dimensions of `shape` alone
   UpdateUnit unit = UpdateUnit::element;
   std::int64_t first_index = 0;  ///< global index of its first element, for initial values
 
   std::int64_t elements() const;
+  /// Elements of flat buffers in which `values` of it are stored: whole blocks if it is quantized.
+  std::int64_t stored_elements(std::int64_t values) const {
+    return quantization == Quantization::none ? values : values / quantized_block * block_elements;
+  }
+  /// Values in so many of these elements.
+  std::int64_t stored_values(std::int64_t elements) const {
+    return quantization == Quantization::none ? elements
+                                              : elements / block_elements * quantized_block;
+  }
   bool splits(int tp) const {
     return split_dim >= 0 && (split_heads == 0 || split_heads % tp == 0);
   }
@@ -241,7 +257,7 @@ struct Piece {
   std::vector<std::int64_t> shape;   ///< local
   std::vector<std::int64_t> offset;  ///< offset of the piece in the global tensor
   std::int64_t first;                ///< first element in the flat block
-  std::int64_t elements;
+  std::int64_t elements;             ///< in the flat block: codes, if it is quantized
 };
 
 enum class BlockKind { embedding, layer, head };
@@ -277,13 +293,18 @@ bool fits(const std::string& pattern, const std::string& name);
 
 /// Numbers of fp32 in a cache line: at multiples of it pieces of a block begin and ranges are cut.
 inline constexpr std::int64_t alignment_elements = 16;
+/// The same of a block's frozen elements, which also cuts between quantized blocks.
+std::int64_t frozen_alignment(const Block& block);
+/// Says why tp cannot cut the model's quantized matrices: "tp = 4 must ..."; empty if it can.
+std::string quantization_fault(const Config& config, int tp);
 
 /// The flat buffer of a block on one tp rank: what is trained, which alone has gradients and
 /// optimizer state, and behind it what is frozen. Partial gradients come first, so that one small
 /// all-reduce covers them; each piece starts at a multiple of 16 elements, both parts are multiples
 /// of `shards` * 16 so that ZeRO can cut them into equal aligned shards. Where tp cuts unevenly
 /// each rank has room for the first one's piece, the largest: all ranks' layouts are alike. As far
-/// as that leaves room, whole matrices of an update come last.
+/// as that leaves room, whole matrices of an update come last. Among frozen elements
+/// frozen_alignment takes the place of 16.
 struct Layout {
   std::vector<Piece> pieces;          ///< pieces in flat order
   std::int64_t partial_elements;      ///< leading elements whose gradients are partial over tp

@@ -77,12 +77,12 @@ inline Sharded<bool> sharded(const Stage& stage) {
 /// Elements at the end of a range that do not stay on the device, or of these on disk: whole cache
 /// lines, so that copies are aligned.
 ///
-///   floor(ratio * range / 16) * 16
+///   floor(ratio * range / alignment) * alignment
 template <class N>
-N offloaded_elements(const N& ratio, const N& range) {
+N offloaded_elements(const N& ratio, const N& range,
+                     std::int64_t alignment = model::alignment_elements) {
   using std::floor;
-  constexpr double line = model::alignment_elements;
-  return floor(ratio * range / line) * line;
+  return floor(ratio * range / double(alignment)) * double(alignment);
 }
 
 /// The parts of a block's flat layout, in elements: what is trained, and behind it what is frozen.
@@ -114,21 +114,22 @@ struct KeptState {
 /// staged where they are sharded or partly on the host; what is not staged is used in place.
 /// Gradients that go down are those of the first shard, which has fewest on the host.
 ///
-/// @param whole   of the block's layout, both multiples of 16 dp
-/// @source        src/schedule/README.md, "State"
+/// @param whole             of the block's layout, multiples of alignments times dp
+/// @param frozen_alignment  model::frozen_alignment of the block
+/// @source                  src/schedule/README.md, "State"
 template <class N>
-KeptState<N> kept_state(const StateKnobs<N>& knobs, const Elements<N>& whole) {
+KeptState<N> kept_state(const StateKnobs<N>& knobs, const Elements<N>& whole,
+                        std::int64_t frozen_alignment = model::alignment_elements) {
   using numbers::less, numbers::select, std::max, std::min;
   const Sharded<N> shards = sharded(knobs.zero_level, knobs.shard_ranks);
   const auto kept = [&](const N& part, const N& is_sharded) {
     return N(part / select(is_sharded, knobs.shard_ranks, 1.0));
   };
-  const auto on_host = [&](const N& weights) {
-    return offloaded_elements(knobs.weight_offload_ratio, weights);
-  };
   const Elements<N> weights{kept(whole.trained, shards.weights),
                             kept(whole.frozen, shards.weights)};
-  const Elements<N> host_weights{on_host(weights.trained), on_host(weights.frozen)};
+  const Elements<N> host_weights{
+      offloaded_elements(knobs.weight_offload_ratio, weights.trained),
+      offloaded_elements(knobs.weight_offload_ratio, weights.frozen, frozen_alignment)};
   const N grads = kept(whole.trained, shards.grads),
           optimizer = kept(whole.trained, shards.optimizer);
   const N host_grads = offloaded_elements(knobs.grad_offload_ratio, grads),

@@ -113,6 +113,96 @@ TEST_P(Contract, RandomPlanOfAnAdapterTrainsLikeOneRank) {
   expect_contract(model, test::plan_number(i, random, model), test::head_tokens(i));
 }
 
+// The same of layers in blocks of 4 or 8 bits.
+TEST_P(Contract, RandomPlanOfAQuantizedModelTrainsLikeOneRank) {
+  const int i = GetParam();
+  std::mt19937 random(unsigned(i) * 86028121 + 29);
+  const std::vector<model::Config> special = test::special_models();
+  model::Config model = i % 4 == 0   ? test::random_model(random)
+                        : i % 4 == 1 ? test::random_family_model(random)
+                                     : special[std::size_t(i / 2) % special.size()];
+  model.isolated = i % 5 == 0;
+  test::quantize(i, model);
+  expect_contract(model, test::plan_number(i, random, model), test::head_tokens(i));
+}
+
+/// A model of one rank that is quantized, or computes with the same weights as they are.
+test::Trained trained_with(const model::Config& model,
+                           const std::map<std::string, std::vector<float>>& weights) {
+  const test::TokenFixture tokens(model.vocab_size);
+  const data::Sampler data = tokens.sampler(model.seq_len);
+  const Settings settings = test::contract_settings(10);
+  test::Trained trained;
+  comm::run_local(1, [&](comm::Communicator& world) {
+    Engine engine(test::one_rank_plan(model, 4), model, settings, world);
+    for (const Slab& slab : engine.slabs())
+      if (slab.kind == "weight") set_values(slab, 0, weights.at(slab.name));
+    trained = test::train(engine, settings, 4, data);
+  });
+  return trained;
+}
+
+std::map<std::string, std::vector<float>> weights_of(const model::Config& model) {
+  std::map<std::string, std::vector<float>> weights;
+  comm::run_local(1, [&](comm::Communicator& world) {
+    Engine engine(test::one_rank_plan(model, 4), model, test::contract_settings(1), world);
+    for (const Slab& slab : engine.slabs())
+      if (slab.kind == "weight") weights[slab.name] = values(slab);
+  });
+  return weights;
+}
+
+// Bit for bit, in all precisions: blocks are a way to keep weights, and not to compute with them.
+TEST(Engine, QuantizedWeightsTrainLikeTheirValues) {
+  for (int i = 0; i < 3; ++i) {
+    model::Config model = test::special_models()[std::size_t(i)];
+    test::quantize(i, model);
+    model.precision = std::array{model::Precision::fp32, model::Precision::bf16,
+                                 model::Precision::fp16}[std::size_t(i)];
+    SCOPED_TRACE(model::text(model));
+    const std::map<std::string, std::vector<float>> blocks = weights_of(model);
+    const test::Trained quantized = trained_with(model, blocks);
+    model.quantization = Quantization::none;
+    EXPECT_NE(weights_of(model), blocks);
+    const test::Trained plain = trained_with(model, blocks);
+    EXPECT_EQ(quantized.losses, plain.losses);
+    EXPECT_EQ(quantized.norms, plain.norms);
+  }
+}
+
+// Files have other pieces of a parameter than a rank does, in any order.
+TEST(Engine, QuantizedWeightsComeInAnyPieces) {
+  std::mt19937 random(3);
+  model::Config model = test::special_models().front();
+  test::quantize(0, model);
+  comm::run_local(1, [&](comm::Communicator& world) {
+    Engine engine(test::one_rank_plan(model, 4), model, test::contract_settings(1), world);
+    for (const Slab& slab : engine.slabs()) {
+      if (slab.quantization == Quantization::none) continue;
+      std::vector<float> wanted(std::size_t(slab.elements));
+      for (float& value : wanted) value = float(random() % 1000) / 500.0f - 1.0f;
+      set_values(slab, 0, wanted);
+      const std::vector<float> whole = values(slab);
+      set_values(slab, 0, std::vector<float>(wanted.size(), 0.0f));
+      std::vector<std::int64_t> cuts{0, slab.elements};
+      for (int i = 0; i < 40; ++i) cuts.push_back(std::int64_t(random() % wanted.size()));
+      std::ranges::sort(cuts);
+      std::vector<std::size_t> order(cuts.size() - 1);
+      std::iota(order.begin(), order.end(), std::size_t{0});
+      std::ranges::shuffle(order, random);
+      for (const std::size_t i : order)
+        set_values(
+            slab, cuts[i],
+            std::span(wanted).subspan(std::size_t(cuts[i]), std::size_t(cuts[i + 1] - cuts[i])));
+      EXPECT_EQ(values(slab), whole) << slab.name;
+      std::vector<float> part(100);
+      get_values(slab, 33, part);
+      EXPECT_TRUE(std::equal(part.begin(), part.end(), whole.begin() + 33));
+      EXPECT_NE(whole, wanted);
+    }
+  });
+}
+
 bool divides_experts(const plan::Plan& plan) {
   return std::ranges::any_of(plan.stages, [](const plan::Stage& stage) { return stage.ep > 1; });
 }
@@ -156,6 +246,8 @@ std::pair<model::Config, plan::Plan> case_of_contexts(int i) {
     model.exchanges_normed = i % 5 == 0;
     if (i % 7 == 3)
       test::adapt(i, model);
+    else if (i % 7 == 5)
+      test::quantize(i, model);
     else if (i % 2 == 1)
       test::freeze_some(i, model);
     plan::Plan plan =
@@ -209,6 +301,7 @@ TEST_P(ZeroBubbleContract, RandomPlanTrainsAsWithWholeBackwards) {
   if (i % 5 == 3) model.precision = model::Precision::fp8;
   if (i % 4 == 3) test::freeze(model, "mlp");
   if (i % 4 == 2) test::adapt(i, model);
+  if (i % 12 == 0) test::quantize(i / 12, model);
   plan::Plan plan = test::zero_bubble_plan(random, model, 8);
   if (i % 2 == 0) test::share_sequences(model, plan, 1);
   const test::TokenFixture tokens(model.vocab_size);

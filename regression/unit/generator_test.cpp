@@ -136,7 +136,8 @@ Case random_case(std::mt19937& random, int trial) {
             .plan = {}};
   model::Config& model = made.model;
   model.head_tokens = 5;
-  if (trial % 5 == 1) test::adapt(trial, model);
+  if (trial % 10 == 1) test::adapt(trial, model);
+  if (trial % 10 == 6) test::quantize(trial / 10, model);
   if (trial % 5 == 2) model.precision = model::Precision::bf16;
   std::vector<int> stages{1};
   if (model.num_layers % 2 == 0) stages.push_back(2);

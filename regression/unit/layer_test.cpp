@@ -42,6 +42,10 @@ std::vector<Config> all_models() {
     test::adapt(int(all.size()), one);
     all.push_back(one);
   }
+  for (Config one : models()) {
+    test::quantize(int(all.size()), one);
+    all.push_back(one);
+  }
   return all;
 }
 

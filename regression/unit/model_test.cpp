@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/error.hpp"
+#include "random_plan.hpp"
 
 namespace brume::model {
 namespace {
@@ -300,11 +301,18 @@ TEST(Model, LayoutExpressionEqualsTheLayout) {
   for (const char* frozen : {"*.bias", "*weight", "*norm*", "layers.1.*"})
     models.push_back(with_groups({frozen}));
   for (Config m : all_families()) m.optimizer = &muon, models.push_back(m);
+  for (int i = 0; i < 4; ++i) {
+    Config m = test::special_models()[std::size_t(i)];
+    test::quantize(i, m);
+    if (i < 2) m.precision = Precision::bf16;
+    models.push_back(m);
+  }
   for (const Config& m : models)
     for (const Block& block : blocks(m))
       for (int tp : {1, 2, 3, 4})
         for (int ep : std::set{1, tp})
           for (int dp : {1, 2, 3, 8}) {
+            if (!quantization_fault(m, tp).empty()) continue;
             auto values = Split{.tp = tp, .ep = ep}.values();
             values.emplace("dp", dp);
             const Layout flat = layout(block, tp, 0, dp, ep);
@@ -317,6 +325,45 @@ TEST(Model, LayoutExpressionEqualsTheLayout) {
                       double(flat.partial_elements))
                 << block.name << " at tp " << tp;
           }
+}
+
+// Shards and parts on the host are cut between blocks, wherever a block's frozen part begins.
+TEST(Model, QuantizedPiecesAreWholeBlocks) {
+  for (int i = 0; i < 4; ++i)
+    for (const Precision precision : {Precision::fp32, Precision::bf16}) {
+      Config m = test::special_models().front();
+      test::quantize(i, m);
+      m.precision = precision;
+      const Block layer = blocks(m)[1];
+      const std::int64_t alignment = frozen_alignment(layer);
+      EXPECT_EQ(alignment % alignment_elements, 0);
+      std::int64_t values = 0;
+      const Layout flat = layout(layer, 2, 1, 3);
+      for (const Piece& piece : flat.pieces) {
+        const Parameter& one = layer.parameters[std::size_t(piece.parameter)];
+        if (one.quantization == Quantization::none) continue;
+        EXPECT_TRUE(one.frozen);
+        EXPECT_EQ((piece.first - flat.trained_elements) % alignment, 0);
+        EXPECT_EQ(piece.elements % one.block_elements, 0);
+        EXPECT_EQ(alignment % one.block_elements, 0);
+        EXPECT_EQ(one.block_elements * weight_bytes(precision), block_bytes(m.quantization));
+        std::int64_t of_piece = 1;
+        for (const std::int64_t extent : piece.shape) of_piece *= extent;
+        EXPECT_EQ(one.stored_values(piece.elements), of_piece);
+        values += of_piece;
+      }
+      EXPECT_GT(values, 0);
+      EXPECT_EQ((flat.elements - flat.trained_elements) % (3 * alignment), 0);
+    }
+}
+
+TEST(Model, TensorParallelismCutsBetweenQuantizedBlocks) {
+  Config m = test::special_models().front();
+  test::quantize(1, m);  // rows of 128 values
+  EXPECT_EQ(quantization_fault(m, 2), "");
+  EXPECT_NE(quantization_fault(m, 4).find("tp = 4 must cut rows of "), std::string::npos);
+  m.quantization = Quantization::none;
+  EXPECT_EQ(quantization_fault(m, 4), "");
 }
 
 TEST(Model, InitialValuesFollowSeedAndPlaceOnly) {

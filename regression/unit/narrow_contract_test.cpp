@@ -205,7 +205,8 @@ TEST_P(NarrowContract, RandomPlanTrainsLikeOneRank) {
   std::mt19937 random(unsigned(i) * 7919 + 13);
   model::Config model = i % 2 == 0 ? test::random_model(random) : test::random_family_model(random);
   model.exchanges_normed = i % 3 == 0;
-  if (i % 4 == 1) test::adapt(i, model);
+  if (i % 8 == 1) test::adapt(i, model);
+  if (i % 8 == 5) test::quantize(i / 8, model);
   const plan::Plan plan = test::plan_number(i, random, model);
   const auto [cut, found] = expect_narrow(precision, model, plan, test::head_tokens(i));
   note({precision, cut}, found);

@@ -62,13 +62,16 @@ class RandomPlans : public ::testing::TestWithParam<int> {
     model.exchanges_normed = GetParam() % 3 == 1;
     model.isolated = GetParam() % 4 == 1;
     if (GetParam() >= num_plain_plans) {
-      if (GetParam() % 4 == 0) test::adapt(GetParam(), model);
+      if (GetParam() % 8 == 0) test::quantize(GetParam(), model);
+      if (GetParam() % 8 == 4) test::adapt(GetParam(), model);
       plan = GetParam() % 3 == 2 ? test::zero_bubble_plan(random, model, 8)
                                  : test::interleaved_plan(random, model, 8);
       return;
     }
     if (GetParam() % 7 == 3)
       test::adapt(GetParam(), model);
+    else if (GetParam() % 7 == 5)
+      test::quantize(GetParam(), model);
     else
       test::freeze_some(GetParam(), model);
     plan = GetParam() < num_equal_plans ? test::random_plan(random, model, 8)

@@ -336,6 +336,24 @@ TEST(StageMemory, ComesCloseForAdapters) {
   EXPECT_GE(all.close, 98 * all.compared / 100) << all.close << " of " << all.compared;
 }
 
+// Their base may be blocks, of which products make one factor at a time.
+TEST(StageMemory, ComesCloseForQuantizedModels) {
+  std::mt19937 random(7);
+  Comparison all;
+  for (int trial = 0; all.compared < test::trials(24); ++trial) {
+    auto [plan, model] = small_case(random, trial % 3 == 0 ? 4 : 1);
+    test::adapt(trial, model);
+    model.quantization = trial % 2 == 0 ? Quantization::nf4 : Quantization::int8;
+    if (trial % 4 < 2) model.precision = model::Precision::bf16;
+    if (std::ranges::any_of(plan.stages, [&](const plan::Stage& stage) {
+          return !model::quantization_fault(model, stage.tp).empty();
+        }))
+      continue;
+    compare_state(plan, model, all, 0.12);
+  }
+  EXPECT_GE(all.close, 98 * all.compared / 100) << all.close << " of " << all.compared;
+}
+
 // The device does not see the disk; what passes through host memory to it is not followed task by
 // task.
 TEST(StageMemory, ComesCloseForStagesOnDisk) {

@@ -8,7 +8,8 @@ KeptState kept_state(const model::Block& block, bool host_update) {
   const auto knobs =
       plan::state_knobs<Expr>([](auto member) { return Expr::variable(plan::symbol(member)); });
   const auto [trained, frozen, elementwise] = model::layout_elements(block);
-  KeptState s{plan::kept_state(knobs, plan::Elements<Expr>{trained, frozen})};
+  KeptState s{plan::kept_state(knobs, plan::Elements<Expr>{trained, frozen},
+                               model::frozen_alignment(block))};
   s.elementwise = elementwise;
   s.fetched_grads = min(s.host_grads, s.optimizer);
   if (host_update)

@@ -120,10 +120,12 @@ void Saving::open(engine::Engine& engine) {
   writer_.emplace(output.directory, crew_, max_copy_bytes_,
                   io::Retention{output.keep_last, output.keep_every, output.keep_best},
                   model::frozen_names(run_.model));
-  // An adapter of its own replaces factors of that checkpoint, which may be frozen, too.
+  // An adapter of its own replaces factors of that checkpoint, which may be frozen, too. Quantized
+  // blocks have other values than the weights that they were made of.
   if (run_.resume)
     trust(*run_.resume);
   else if (run_.first_weights && run_.first_weights->checkpoint &&
+           run_.model.quantization == Quantization::none &&
            !(run_.first_adapter && has_adapter(*run_.first_weights->checkpoint)))
     trust(*run_.first_weights->checkpoint);
 }

@@ -85,7 +85,10 @@ std::string model_text_at(const io::CheckpointInfo& checkpoint, const model::Con
   const deck::Deck deck = deck::parse(checkpoint.deck_text, checkpoint.directory.string());
   model::Config model = model::config(deck.model, "fp32");
   if (model.rotary()) model.seq_len = other.seq_len;
-  if (model.adapter.rank == 0) model.adapter = other.adapter;
+  if (model.adapter.rank == 0) {
+    model.adapter = other.adapter;
+    model.quantization = other.quantization;
+  }
   return model::text(model);
 }
 
@@ -181,6 +184,11 @@ std::set<std::string> kept_exactly(const std::optional<io::CheckpointInfo>& resu
                                                                      : nullptr;
     std::optional<interop::PretrainedWeights> files;
     if (!checkpoint) files.emplace(first->directory, model);
+    // Codes hold no more than a checkpoint in the computed format does.
+    if (model.quantization != Quantization::none)
+      for (const model::Block& block : model::blocks(model))
+        for (const model::Parameter& one : block.parameters)
+          if (one.quantization != Quantization::none) names.erase(one.name);
     std::erase_if(names, [&](const std::string& name) {
       if (!checkpoint) return precision_of(files->dtype(name)) == computed;
       const auto format = checkpoint->formats.find(name);

@@ -219,7 +219,11 @@ const Schema<ModelKeys>& model_schema() {
              {.help = "standard deviation of initial weights; Hugging Face: initializer_range",
               .min = 0,
               .max = 10,
-              .aliases = {"initializer_range"}});
+              .aliases = {"initializer_range"}})
+        .key("quantization", &ModelKeys::quantization,
+             {.help = "format of the matrices of layers if nothing trains them: blocks of 64 "
+                      "values with a scale, in 8.5 bits (int8) or 4.5 bits (nf4) per value",
+              .choices = {"none", "int8", "nf4"}});
   }();
   return schema;
 }

@@ -19,6 +19,8 @@ void KernelCall<Storage>::forward() const {
   switch (kind) {
     case OperatorKind::matmul:
     case OperatorKind::matmul_fp8:
+      if (blocks.blocks != nullptr)
+        return kernels::affine_forward<Storage>(read, blocks, bias, residual, written);
       return kernels::affine_forward<Storage>(read, weight, bias, residual, written, factors());
     case OperatorKind::experts:
       return kernels::experts_forward<Storage>(read, weight, routes, written);
@@ -54,6 +56,7 @@ void KernelCall<Storage>::forward() const {
     case OperatorKind::pointwise:
     case OperatorKind::reduce_scatter:
     case OperatorKind::all_to_all:
+    case OperatorKind::dequantize:
     case OperatorKind::update: break;
   }
   throw Error(Failure::bug, "operator kind {} has no call", model::name(kind));
@@ -114,6 +117,7 @@ void KernelCall<Storage>::backward_input() const {
     case OperatorKind::pointwise:
     case OperatorKind::reduce_scatter:
     case OperatorKind::all_to_all:
+    case OperatorKind::dequantize:
     case OperatorKind::update: break;
   }
   throw Error(Failure::bug, "operator kind {} has no backward", model::name(kind));
@@ -129,6 +133,10 @@ void KernelCall<Storage>::backward_weights() const {
 
 template <class Storage>
 void KernelCall<Storage>::forward_with_gelu(Matrix activated) const {
+  if (blocks.blocks != nullptr) {
+    forward();
+    return kernels::gelu_forward<Storage>(written, {}, activated);
+  }
   kernels::gelu_affine_forward<Storage>(read, weight, bias, written, activated, factors());
 }
 

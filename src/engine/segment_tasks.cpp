@@ -127,6 +127,10 @@ void SegmentTasks<Storage>::describe(List& list, const model::Config& model, Seg
     return std::int64_t(expression.evaluate(split.values()));
   };
   list.product_elements = value(list.segment.product_grads_elements);
+  const std::int64_t dequantized = value(list.segment.dequantized_elements);
+  list.dequantized_forward = value(list.segment.forward_workspace_elements) - dequantized;
+  list.dequantized_backward =
+      value(list.segment.backward_workspace_elements) - list.product_elements - dequantized;
   for (const model::Tensor& tensor : list.segment.tensors)
     list.tensors.push_back({.columns = int(value(tensor.columns)),
                             .share = split.size(tensor.cut),
@@ -183,6 +187,8 @@ auto SegmentTasks<Storage>::pass(const Operands& o, bool backward) const -> Pass
     p.products = p.scratch;
     p.scratch += list.product_elements;
   }
+  if (p.scratch != nullptr)
+    p.dequantized = p.scratch + (backward ? list.dequantized_backward : list.dequantized_forward);
   // In a segment that is an MLP alone the norm's output is where the segment's will be, so that the
   // workspace is free for GELU's: not where that takes its input's place.
   p.gelu_in_product = !backward && list.product_before >= 0 && o.task.segment == SegmentKind::mlp &&
@@ -296,6 +302,29 @@ auto SegmentTasks<Storage>::weight(const Pass& p, model::ParameterId id) const -
   if (const Storage* tied = p.o.template optional<Storage>(Role::weights, 1))
     return {tied, std::size_t(rows_of_table_), std::size_t(hidden_)};
   return p.block.matrix(p.o.template data<Storage>(Role::weights), id);
+}
+
+/// A product's weight, which is made of blocks where the product does not take them.
+template <class Storage>
+void SegmentTasks<Storage>::set_weight(const Pass& p, model::ParameterId id, Call& c) const {
+  const model::Piece* const piece = p.block.find(id);
+  const Quantization format =
+      piece == nullptr ? Quantization::none : p.block.parameter(*piece).quantization;
+  if (format == Quantization::none) {
+    c.weight = weight(p, id);
+    return;
+  }
+  const std::int64_t values = p.block.parameter(*piece).stored_values(piece->elements);
+  const std::int64_t columns = piece->shape.back();
+  const Storage* const weights = p.o.template data<Storage>(Role::weights);
+  const auto* const blocks = reinterpret_cast<const std::byte*>(weights + piece->first);
+  if (!p.backward && c.kind == OperatorKind::matmul &&
+      kernels::takes_blocks<Storage>(c.read.extent_int(0))) {
+    c.blocks = {format, blocks, values / columns, columns};
+    return;
+  }
+  kernels::dequantize<Storage>(format, blocks, {p.dequantized, std::size_t(values)});
+  c.weight = {p.dequantized, std::size_t(values / columns), std::size_t(columns)};
 }
 template <class Storage>
 kernels::Matrix SegmentTasks<Storage>::weight_grads(const Pass& p, model::ParameterId id) const {
@@ -430,10 +459,12 @@ kernels::RouterLoss SegmentTasks<Storage>::router_loss(const StepScalars& step) 
 }
 
 /// Calls `each` with the parameters of every module, and with its columns of shared tensors.
+///
+/// @param multiplies  whether products read weights, and not only their gradients
 template <class Storage>
 template <class Each>
 void SegmentTasks<Storage>::for_modules(const Pass& p, const Operator& op, const Call& whole,
-                                        Each each) const {
+                                        Each each, bool multiplies) const {
   const Storage* weights = p.o.template optional<Storage>(Role::weights);
   float* const grads = p.o.optional(Role::grads);
   if (op.kind == OperatorKind::embedding) {
@@ -479,7 +510,7 @@ void SegmentTasks<Storage>::for_modules(const Pass& p, const Operator& op, const
       write_d_read = Write::replace;
     }
     if (model::is_product(op.kind)) {
-      c.weight = weight(p, {module, op.part});
+      if (multiplies) set_weight(p, {module, op.part}, c);
       c.d_weight = weight_grads(p, {module, op.part});
       c.write_d_read = std::exchange(write_d_read, Write::accumulate);
       // A tied table's gradient was cleared: the embedding adds to it too.
@@ -611,7 +642,8 @@ void SegmentTasks<Storage>::backward(const Operands& o, const StepScalars& step)
     }
     c.d_written = gradient(p, op.written);
     if (called.for_weights) {
-      for_modules(p, op, c, [](const Call& product) { product.backward_weights(); });
+      for_modules(
+          p, op, c, [](const Call& product) { product.backward_weights(); }, false);
       continue;
     }
     if (called.op == p.list.product_behind) continue;  // goes with GELU

@@ -53,6 +53,7 @@ class SegmentTasks {
     model::Segment segment;
     std::vector<Tensor> tensors;
     std::int64_t product_elements = 0;
+    std::int64_t dequantized_forward = 0, dequantized_backward = 0;  ///< its place in the scratch
     std::vector<model::Run> forward_runs, backward_runs;
     bool cuts_output = false;      ///< the last run makes this rank's rows of the output
     model::TensorId routes = {};   ///< of copies of tokens, where there are experts
@@ -73,6 +74,7 @@ class SegmentTasks {
     int rows;  ///< of all tokens
     bool backward;
     Storage *scratch, *products;
+    Storage* dequantized = nullptr;  ///< place of a factor that is made of blocks
     bool gelu_in_product;
     mutable std::vector<std::int32_t> begins = {};  ///< Routes::host_begins, once they are read
   };
@@ -99,6 +101,7 @@ class SegmentTasks {
   kernels::Routes made_routes(const Pass& p) const;
   int num_rows(const Pass& p, const Tensor& tensor) const;
   ConstMatrix weight(const Pass& p, model::ParameterId id) const;
+  void set_weight(const Pass& p, model::ParameterId id, Call& c) const;
   kernels::Matrix weight_grads(const Pass& p, model::ParameterId id) const;
   bool trains_reader(const Pass& p, model::TensorId id) const;
 
@@ -107,7 +110,8 @@ class SegmentTasks {
   void count_loads(const Pass& p) const;
   kernels::RouterLoss router_loss(const StepScalars& step) const;
   template <class Each>
-  void for_modules(const Pass& p, const model::Operator& op, const Call& whole, Each each) const;
+  void for_modules(const Pass& p, const model::Operator& op, const Call& whole, Each each,
+                   bool multiplies = true) const;
   /// Scales the tensor between an adapter's factors, or its gradient.
   void scale_low(Matrix low) const {
     kernels::scale<Storage>(lora_scale_, {low.data(), low.size()});

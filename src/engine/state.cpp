@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bitset>
 #include <cmath>
 #include <future>
 #include <iterator>
@@ -16,6 +17,16 @@
 #include "plan/rules.hpp"
 
 namespace brume::engine {
+
+/// A block is quantized when all its values have come.
+struct OpenBlocks {
+  struct Block {
+    std::array<float, quantized_block> values;
+    std::bitset<quantized_block> known;
+  };
+  std::map<std::int64_t, Block> blocks = {};  ///< by index in the slab
+};
+
 namespace {
 
 using schedule::Buffer;
@@ -44,13 +55,14 @@ void add_range(std::vector<Slab>& slabs, const model::Block& block, const model:
     const model::Parameter& parameter = block.parameters[piece.parameter];
     if (begin >= end || (of_elements && parameter.unit == model::UpdateUnit::matrix)) continue;
     const std::int64_t skipped = begin - range.first;
+    const bool quantized = parameter.quantization != Quantization::none;
     slabs.push_back({.name = parameter.name,
                      .kind = std::string(kind),
                      .global_shape = parameter.shape,
                      .offset = piece.offset,
                      .shape = piece.shape,
-                     .first = begin - piece.first,
-                     .elements = end - begin,
+                     .first = parameter.stored_values(begin - piece.first),
+                     .elements = parameter.stored_values(end - begin),
                      .data = range.data ? range.data + skipped : nullptr,
                      .rounded = range.rounded
                                     ? range.rounded + skipped * model::weight_bytes(range.storage)
@@ -58,6 +70,8 @@ void add_range(std::vector<Slab>& slabs, const model::Block& block, const model:
                      .storage = range.storage,
                      .disk = range.disk,
                      .disk_byte = range.disk_byte + skipped * model::weight_bytes(range.storage),
+                     .quantization = parameter.quantization,
+                     .open_blocks = quantized ? std::make_shared<OpenBlocks>() : nullptr,
                      .owned = owns(piece.parameter)});
   }
 }
@@ -128,6 +142,57 @@ void write_bytes(const Slab& slab, std::int64_t first, std::span<const std::byte
     slab.disk->write(slab.disk_byte + first, bytes);
   else
     device::copy_now(memory_of(slab) + first, bytes.data(), std::ssize(bytes));
+}
+
+/// each(block, within, count, done) for the blocks of values [first, first + size) of a slab: count
+/// values from place `within` of the block on, which are number `done` and the next of the range.
+template <typename Each>
+void for_blocks(std::int64_t first, std::int64_t size, Each&& each) {
+  for (std::int64_t done = 0; done < size;) {
+    const std::int64_t at = first + done, within = at % quantized_block;
+    const std::int64_t count = std::min(quantized_block - within, size - done);
+    each(at / quantized_block, within, count, done);
+    done += count;
+  }
+}
+
+void get_quantized(const Slab& slab, std::int64_t first, std::span<float> values) {
+  const int bytes = block_bytes(slab.quantization);
+  const std::int64_t begin = first / quantized_block,
+                     end = ceil_div(first + std::ssize(values), std::int64_t{quantized_block});
+  std::vector<std::byte> blocks(std::size_t((end - begin) * bytes));
+  read_bytes(slab, begin * bytes, blocks);
+  std::array<float, quantized_block> all;
+  for_blocks(first, std::ssize(values), [&](auto block, auto within, auto count, auto done) {
+    dequantize_block(slab.quantization, blocks.data() + (block - begin) * bytes, all);
+    std::copy_n(all.begin() + within, count, values.begin() + done);
+  });
+}
+
+void set_quantized(const Slab& slab, std::int64_t first, std::span<const float> values) {
+  const int bytes = block_bytes(slab.quantization);
+  std::vector<std::byte> blocks;  // whole ones, which follow each other
+  std::int64_t first_block = 0;
+  for_blocks(first, std::ssize(values), [&](auto block, auto within, auto count, auto done) {
+    if (count == quantized_block) {
+      if (blocks.empty()) first_block = block;
+      blocks.resize(blocks.size() + std::size_t(bytes));
+      quantize_block(slab.quantization, values.subspan(done).template first<quantized_block>(),
+                     blocks.data() + blocks.size() - bytes);
+      return;
+    }
+    OpenBlocks::Block& open = slab.open_blocks->blocks[block];
+    for (std::int64_t i = 0; i < count; ++i) {
+      open.values[std::size_t(within + i)] = values[std::size_t(done + i)];
+      open.known.set(std::size_t(within + i));
+    }
+    if (!open.known.all()) return;
+    std::array<std::byte, block_bytes(Quantization::int8)> room;
+    quantize_block(slab.quantization, open.values, room.data());
+    write_bytes(slab, block * bytes, std::span(room).first(std::size_t(bytes)));
+    slab.open_blocks->blocks.erase(block);
+  });
+  if (!blocks.empty()) write_bytes(slab, first_block * bytes, blocks);
 }
 
 constexpr std::int64_t zeros_in_cache = 1 << 18;  ///< that are written from, again and again
@@ -260,6 +325,7 @@ std::vector<float> values(const Slab& slab) {
 }
 
 void get_values(const Slab& slab, std::int64_t first, std::span<float> values) {
+  if (slab.quantization != Quantization::none) return get_quantized(slab, first, values);
   model::with_storage(storage_of(slab), [&]<class Storage>() {
     const std::int64_t byte = first * std::int64_t(sizeof(Storage));
     if constexpr (std::is_same_v<Storage, float>) {
@@ -273,6 +339,7 @@ void get_values(const Slab& slab, std::int64_t first, std::span<float> values) {
 }
 
 void set_values(const Slab& slab, std::int64_t first, std::span<const float> values) {
+  if (slab.quantization != Quantization::none) return set_quantized(slab, first, values);
   model::with_storage(storage_of(slab), [&]<class Storage>() {
     const std::int64_t byte = first * std::int64_t(sizeof(Storage));
     if constexpr (std::is_same_v<Storage, float>)

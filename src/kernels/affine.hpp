@@ -28,17 +28,25 @@ void copy_rows(const ConstMatrixOf<Storage>& x, const MatrixOf<Storage>& y) {
   for (std::size_t n = 0; n < y.extent(0); ++n) copy<Storage>(row(x, n, width), row(y, n, width));
 }
 
-template <class Storage>
-void affine_forward_in_passes(ConstMatrixOf<Storage> x, ConstMatrixOf<Storage> w,
-                              ConstVectorOf<Storage> bias, ConstMatrixOf<Storage> residual,
-                              MatrixOf<Storage> y, Factors factors) {
+/// @param multiply  (write): makes the product in y, or adds it
+template <class Storage, class Multiply>
+void affine_in_passes(ConstVectorOf<Storage> bias, ConstMatrixOf<Storage> residual,
+                      MatrixOf<Storage> y, const Multiply& multiply) {
   const bool adds_bias = bias.data() != nullptr, adds_residual = residual.data() != nullptr;
   if (adds_residual && adds_bias)
     add_bias<Storage>(residual, bias, y);
   else if (adds_residual)
     copy_rows<Storage>(residual, y);
-  linear_forward<Storage>(x, w, adds_residual ? Write::accumulate : Write::replace, y, factors);
+  multiply(adds_residual ? Write::accumulate : Write::replace);
   if (adds_bias && !adds_residual) add_bias<Storage>(y, bias, y);
+}
+
+template <class Storage>
+void affine_forward_in_passes(ConstMatrixOf<Storage> x, ConstMatrixOf<Storage> w,
+                              ConstVectorOf<Storage> bias, ConstMatrixOf<Storage> residual,
+                              MatrixOf<Storage> y, Factors factors) {
+  affine_in_passes<Storage>(bias, residual, y,
+                            [&](Write write) { linear_forward<Storage>(x, w, write, y, factors); });
 }
 
 template <class Storage>

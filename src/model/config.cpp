@@ -78,6 +78,12 @@ bool is_frozen(const std::vector<deck::ParameterGroupKeys>& groups, const std::s
   return group != groups.end() && group->frozen;
 }
 
+Quantization quantization(const std::string& name) {
+  for (const Quantization one : {Quantization::int8, Quantization::nf4})
+    if (name == brume::name(one)) return one;
+  return Quantization::none;
+}
+
 Adapter adapter(const deck::AdapterKeys& keys, const Config& config) {
   if (keys.rank == 0) {
     require(keys.alpha == 0.0 && keys.targets.empty(), Failure::input,
@@ -238,6 +244,7 @@ Config config(const deck::ModelKeys& keys, std::string_view precision) {
                 .init_std = keys.init_std,
                 .isolated = keys.isolated,
                 .precision = model::precision(precision),
+                .quantization = quantization(keys.quantization),
                 .optimizer = &optimizer(keys.optimizer),
                 .moments = keys.moments == "bf16" ? Precision::bf16 : Precision::fp32};
   if (config.num_experts > 0)
@@ -291,6 +298,8 @@ std::string text(const Config& m) {
     line += fmt::format(" adapter={}/{}", m.adapter.rank, m.adapter.scale);
     for (const Module target : m.adapter.targets) line += "/" + target_name(target);
   }
+  if (m.quantization != Quantization::none)
+    line += fmt::format(" quantization={}", brume::name(m.quantization));
   if (!m.rotary()) return line;
   if (m.rotary_dim() != m.head_dim()) line += fmt::format(" rotary_dim={}", m.rotary_dim());
   line += fmt::format(" rope_theta={}", m.rope_theta);
@@ -306,6 +315,10 @@ std::string text(const Config& m) {
     line += fmt::format(" rope=llama3/{}/{}/{}/{}", scaling.factor, scaling.low_freq_factor,
                         scaling.high_freq_factor, scaling.original_seq_len);
   return line;
+}
+
+std::string dequantize_kind(const Config& m) {
+  return fmt::format("{}_{}", name(OperatorKind::dequantize), brume::name(m.quantization));
 }
 
 std::vector<std::pair<LayerKind, int>> layer_counts(const Config& config) {

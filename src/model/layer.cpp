@@ -279,7 +279,7 @@ void Derivation::place_forward() {
     const std::vector<int> last = readers(op(i).read);
     if (!last.empty() && last.back() == i) scratch.free(op(i).read);
   }
-  s_.forward_workspace_elements = scratch.peak();
+  s_.forward_workspace_elements = scratch.peak() + s_.dequantized_elements;
 }
 
 void Derivation::place_backward() {
@@ -317,7 +317,8 @@ void Derivation::place_backward() {
   };
   if (std::ranges::any_of(s_.operators, is_wide))
     s_.product_grads_elements = 2.0 * ceil(s_.product_grads_elements / 2.0);
-  s_.backward_workspace_elements = s_.product_grads_elements + scratch.peak();
+  s_.backward_workspace_elements =
+      s_.product_grads_elements + scratch.peak() + s_.dequantized_elements;
   s_.weights_workspace_elements = of_weights.value_or(0.0);
 }
 

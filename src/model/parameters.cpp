@@ -206,15 +206,20 @@ Block head_block(const Config& m) {
   return block;
 }
 
-Expr aligned(const Expr& elements) {
-  return ceil(elements / double(alignment_elements)) * double(alignment_elements);
+Expr aligned(const Expr& elements, std::int64_t alignment = alignment_elements) {
+  return ceil(elements / double(alignment)) * double(alignment);
+}
+
+/// Elements of flat buffers that a parameter takes, all of it on one rank.
+double all_elements(const Parameter& parameter) {
+  return double(parameter.stored_elements(parameter.elements()));
 }
 
 /// Elements of the largest piece that tp cuts off.
 Expr local_elements(const Parameter& parameter) {
   const auto cut_along = [&](int dim) {
     const double extent = double(parameter.shape[std::size_t(dim)]);
-    return ceil(extent / Expr::variable("tp")) * (double(parameter.elements()) / extent);
+    return ceil(extent / Expr::variable("tp")) * (all_elements(parameter) / extent);
   };
   const Expr by_tp = cut_along(parameter.split_dim);
   return parameter.expert_dim < 0
@@ -227,6 +232,12 @@ Expr local_elements(const Parameter& parameter) {
 bool is_matrix(const Parameter& parameter) {
   return parameter.id.part == Part::weight && parameter.shape.size() > 1 &&
          parameter.id.module != Module::router;
+}
+
+/// Products take a matrix of blocks. Experts are not among them.
+bool may_be_quantized(const Parameter& parameter) {
+  return is_matrix(parameter) && parameter.expert_dim < 0 &&
+         parameter.shape.back() % quantized_block == 0;
 }
 
 /// Indices of a block's parameters in the order of its layout: what is frozen last; before that,
@@ -279,8 +290,13 @@ std::vector<Block> blocks(const Config& config) {
       parameter.name = blocks[i].name + "." + model::name(parameter.id);
       parameter.frozen = !config.has_backward(int(i)) ||
                          std::ranges::binary_search(config.frozen_parameters, parameter.name);
-      if (blocks[i].kind == BlockKind::layer && is_matrix(parameter))
-        parameter.unit = config.optimizer->unit();
+      if (blocks[i].kind != BlockKind::layer) continue;
+      if (is_matrix(parameter)) parameter.unit = config.optimizer->unit();
+      if (config.quantization == Quantization::none || !parameter.frozen ||
+          !may_be_quantized(parameter))
+        continue;
+      parameter.quantization = config.quantization;
+      parameter.block_elements = block_bytes(config.quantization) / weight_bytes(config.precision);
     }
   return blocks;
 }
@@ -305,44 +321,69 @@ bool trains_layers_alike(const Config& config) {
   return std::all_of(all.begin() + 1, all.end() - 1, alike);
 }
 
+std::int64_t frozen_alignment(const Block& block) {
+  std::int64_t alignment = alignment_elements;
+  for (const Parameter& one : block.parameters)
+    if (one.quantization != Quantization::none)
+      alignment = std::lcm(alignment, std::int64_t{one.block_elements});
+  return alignment;
+}
+
+std::string quantization_fault(const Config& config, int tp) {
+  if (config.quantization == Quantization::none || tp == 1) return {};
+  const Block layer = blocks(config).at(1);
+  for (const Parameter& one : layer.parameters) {
+    const bool cuts_rows = one.split_dim + 1 == int(one.shape.size());
+    if (one.quantization != Quantization::none && cuts_rows &&
+        one.shape.back() % (std::int64_t{tp} * quantized_block) != 0)
+      return fmt::format(
+          "tp = {} must cut rows of {}, which have {} values, between quantized "
+          "blocks of {}",
+          tp, model::name(one.id), one.shape.back(), quantized_block);
+  }
+  return {};
+}
+
 Layout layout(const Block& block, int tp, int tp_rank, int shards, int ep) {
   Layout layout{.pieces = {},
                 .partial_elements = 0,
                 .elementwise_elements = 0,
                 .trained_elements = 0,
                 .elements = 0};
+  std::int64_t alignment = alignment_elements;
   const auto add = [&](std::size_t i) {
     const Parameter& parameter = block.parameters[i];
     Piece piece{.parameter = int(i),
                 .shape = parameter.shape,
                 .offset = std::vector<std::int64_t>(parameter.shape.size(), 0),
                 .first = layout.elements,
-                .elements = parameter.elements()};
+                .elements = parameter.stored_elements(parameter.elements())};
     std::int64_t room = piece.elements;
     if (parameter.splits(tp)) {
       const auto dim = std::size_t(parameter.cut_dim(ep));
-      const std::int64_t extent = parameter.shape[dim], rest = piece.elements / extent;
+      const std::int64_t extent = parameter.shape[dim], rest = parameter.elements() / extent;
       const Cut mine = cut(extent, tp, tp_rank);
       piece.shape[dim] = mine.count;
       piece.offset[dim] = mine.first;
-      piece.elements = mine.count * rest;
-      room = cut(extent, tp, 0).count * rest;
+      piece.elements = parameter.stored_elements(mine.count * rest);
+      room = parameter.stored_elements(cut(extent, tp, 0).count * rest);
     }
-    layout.elements += round_up(room, alignment_elements);
+    layout.elements += round_up(room, alignment);
     if (parameter.is_partial(tp) && !parameter.frozen) layout.partial_elements = layout.elements;
     if (parameter.unit == UpdateUnit::element && !parameter.frozen)
       layout.elementwise_elements = layout.elements;
     layout.pieces.push_back(std::move(piece));
   };
-  const auto pad = [&] {
-    layout.elements = round_up(layout.elements, alignment_elements * shards);
+  const auto pad = [&](std::int64_t first) {
+    layout.elements = first + round_up(layout.elements - first, alignment * shards);
   };
   const std::vector<std::size_t> order = layout_order(block);
   const auto frozen =
       std::ranges::find_if(order, [&](std::size_t i) { return block.parameters[i].frozen; });
-  std::for_each(order.begin(), frozen, add), pad();
+  std::for_each(order.begin(), frozen, add), pad(0);
   layout.trained_elements = layout.elements;
-  std::for_each(frozen, order.end(), add), pad();
+  alignment = frozen_alignment(block);
+  std::for_each(frozen, order.end(), add), pad(layout.trained_elements);
   return layout;
 }
 
@@ -354,20 +395,27 @@ const Piece& Layout::piece(const Block& block, std::string_view suffix) const {
 
 LayoutElements layout_elements(const Block& block) {
   const Expr shards = Expr::variable("dp") * Expr::variable("cp");
-  const Expr step = shards * double(alignment_elements);
+  const std::int64_t of_frozen = frozen_alignment(block);
   LayoutElements elements{0.0, 0.0, 0.0};
   for (const std::size_t i : layout_order(block)) {
     const Parameter& parameter = block.parameters[i];
-    const Expr whole = double(parameter.elements());
+    const Expr whole = all_elements(parameter);
     const Expr heads = local_heads(parameter.split_heads);
     const Expr local = parameter.split_dim < 0     ? whole
                        : parameter.split_heads > 0 ? whole / double(parameter.split_heads) * heads
                                                    : local_elements(parameter);
-    (parameter.frozen ? elements.frozen : elements.trained) += aligned(local);
+    if (parameter.frozen)
+      elements.frozen += aligned(local, of_frozen);
+    else
+      elements.trained += aligned(local);
     if (parameter.unit == UpdateUnit::element && !parameter.frozen)
       elements.elementwise = elements.trained;
   }
-  return {ceil(elements.trained / step) * step, ceil(elements.frozen / step) * step,
+  const auto padded = [&](const Expr& all, std::int64_t alignment) {
+    const Expr step = shards * double(alignment);
+    return ceil(all / step) * step;
+  };
+  return {padded(elements.trained, alignment_elements), padded(elements.frozen, of_frozen),
           elements.elementwise};
 }
 

@@ -76,6 +76,11 @@ class SegmentList {
   SegmentList(const Config& m, SegmentKind kind, bool cuts_sequences)
       : m_(m), s_(m), trained_(m), cuts_sequences_(cuts_sequences), segment_{.kind = kind} {
     segment_.activation_bytes = activation_bytes(m.precision);
+    if (m.quantization != Quantization::none) {
+      const Block layer = blocks(m).at(1);
+      for (const Parameter& one : layer.parameters)
+        if (one.quantization != Quantization::none) quantized_.push_back(one.id.module);
+    }
     if (kind == SegmentKind::head) s_.tokens = head_pieces(m).tokens;
     activation("input", s_.hidden);
     activation("output", s_.hidden);
@@ -120,7 +125,7 @@ class SegmentList {
   void product(std::string name, OperatorKind kind, TensorId read, TensorId written,
                const Product& product);
   void linear(const std::string& name, TensorId read, TensorId written,
-              std::vector<Module> modules);
+              const std::vector<Module>& modules);
   /// A linear layer that may have an adapter, and the columns that it writes.
   using Target = std::pair<Module, Expr>;
   void adapt(const std::string& name, TensorId read, TensorId written,
@@ -161,6 +166,7 @@ class SegmentList {
   Sizes s_;
   TrainedShares trained_;
   bool cuts_sequences_;
+  std::vector<Module> quantized_;
   Segment segment_;
   TensorId routes_ = {};  ///< of the tokens' copies
   Expr most_held_ = 0.0;  ///< most rows that the experts on a rank may have
@@ -196,9 +202,14 @@ void SegmentList::product(std::string name, OperatorKind kind, TensorId read, Te
 }
 
 void SegmentList::linear(const std::string& name, TensorId read, TensorId written,
-                         std::vector<Module> modules) {
+                         const std::vector<Module>& modules) {
   product(name, product_of_layer(), read, written,
-          {std::move(modules), segment_.tensor(written).columns, segment_.tensor(read).columns});
+          {modules, segment_.tensor(written).columns, segment_.tensor(read).columns});
+  Operator& op = segment_.operators.back();
+  op.quantized = std::ranges::any_of(
+      modules, [&](Module one) { return std::ranges::count(quantized_, one) > 0; });
+  if (!op.quantized) return;
+  segment_.dequantized_elements = max(segment_.dequantized_elements, op.dims[1] * op.dims[2]);
 }
 
 /// An adapter a target: all first factors make a tensor of their columns side by side.

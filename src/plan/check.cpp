@@ -148,8 +148,9 @@ void check_split(const Plan& plan, const model::Config& model) {
     else
       stage_needs(model.inner_size() % s.tp == 0, i, "tp = {} must divide {} = {}", s.tp,
                   model.num_experts > 0 ? "expert_ffn_size" : "ffn_size", model.inner_size());
-    const std::string fault = context_fault(model, s.cp, s.tp, s.microbatch);
-    stage_needs(fault.empty(), i, "{}", fault);
+    for (const std::string& fault :
+         {context_fault(model, s.cp, s.tp, s.microbatch), model::quantization_fault(model, s.tp)})
+      stage_needs(fault.empty(), i, "{}", fault);
     const std::int64_t tokens = std::int64_t{s.microbatch} * model.computed_tokens() / s.cp;
     stage_needs(tokens % s.tp == 0, i,
                 "tp = {} must divide microbatch x seq_len{} = {} x {}{}, the tokens that its ranks "
@@ -184,6 +185,11 @@ void check_embedding(const Plan& plan, const model::Config& model,
 }  // namespace
 
 void check_model(const model::Config& model, const hardware::Cluster& cluster) {
+  require(model.quantization == Quantization::none || model.adapter.rank > 0 || model.generates(),
+          Failure::input,
+          "model.quantization = \"{}\" is for matrices that nothing trains: set "
+          "training.adapter.rank, or remove it",
+          brume::name(model.quantization));
   if (std::ranges::none_of(cluster.groups, &hardware::NodeGroup::on_device)) return;
   require(model.head_dim() <= device_limits::head_size, Failure::input,
           "model.num_heads: heads are too large for the kernels of GPUs: found {} features, "

@@ -118,7 +118,7 @@ std::vector<StageShape> stage_shapes(const model::Config& model, int global_batc
   std::vector<StageShape> found;
   for (int tp = 1; tp <= nodes.devices(); ++tp) {
     if (!allows_tp(search, tp, nodes.devices_per_node)) continue;
-    if (model.num_heads % tp != 0) continue;
+    if (model.num_heads % tp != 0 || !model::quantization_fault(model, tp).empty()) continue;
     for (int cp = 1; cp <= nodes.devices() / tp; ++cp) {
       if (!allows_cp(model, search, tp, cp) || !context_fault(model, cp, tp, 1).empty()) continue;
       for (int dp : divisors(global_batch)) {

@@ -94,6 +94,21 @@ hardware::Time operator_time(const model::Config& model, const hardware::Profile
   return time;
 }
 
+/// The time in which a product's factor is made of blocks: by its own rows, or as a copy.
+hardware::Time dequantize_time(const model::Config& model, const hardware::Profile& profile,
+                               const model::Operator& op, const Values& values) {
+  if (!op.quantized) return {};
+  const std::int64_t elements =
+      std::llround(op.dims[1].evaluate(values) * op.dims[2].evaluate(values));
+  const double bytes =
+      double(elements) * (model::weight_bytes(model.precision) +
+                          double(block_bytes(model.quantization)) / quantized_block);
+  const std::string kind = model::dequantize_kind(model);
+  if (knows(profile, kind))
+    return hardware::operator_time(profile, kind, {&elements, 1}, false, 0.0, bytes);
+  return {copy_s(profile, bytes / 2.0), hardware::Source::roofline};
+}
+
 /// Kind of an update by this row in profiles; none has rows of steps of whole matrices.
 std::string kind_of(const model::OptimizerRow& row, model::Precision moments) {
   return row.of_elements ? row.name : model::update_kind(row, moments);
@@ -135,10 +150,11 @@ double operator_s(const model::Config& model, const hardware::Profile& profile,
   if (model::is_exchange(op.kind)) return 0.0;  // a collective has the price
   const bool forward = pass == Pass::forward || pass == Pass::recompute;
   const double whole_s = operator_time(model, profile, op, !forward, values).seconds;
-  if (forward) return whole_s;
+  const double dequantize_s = dequantize_time(model, profile, op, values).seconds;
+  if (forward) return dequantize_s + whole_s;
   const double weights_share = model::rule(op.kind).weights_share;
   const double weights_s = op.trained * weights_share * whole_s;
-  const double all_s = (1.0 - weights_share) * whole_s + weights_s;
+  const double all_s = dequantize_s + (1.0 - weights_share) * whole_s + weights_s;
   if (pass == Pass::backward) return all_s;
   const double cheap_s = op.again ? std::min(again_s(model, profile, op, values), all_s) : 0.0;
   switch (pass) {
@@ -263,6 +279,14 @@ std::vector<OperatorPrice> operator_prices(const plan::Plan& plan, const model::
       for (const model::Operator& op :
            model::segment(model, kind, s.split().cuts_sequences()).operators) {
         if (model::is_exchange(op.kind)) continue;
+        if (op.quantized) {
+          const hardware::Time time = dequantize_time(model, profile, op, values);
+          prices.push_back({on + model::name(kind) + (" weights of " + op.name),
+                            model::dequantize_kind(model),
+                            {std::llround((op.dims[1] * op.dims[2]).evaluate(values))},
+                            time,
+                            time});
+        }
         prices.push_back({on + model::name(kind) + (" " + op.name), model::name(op.kind),
                           dims_of(op, values), operator_time(model, profile, op, false, values),
                           operator_time(model, profile, op, true, values)});

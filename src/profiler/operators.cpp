@@ -61,7 +61,8 @@ class OperatorBench {
 void OperatorBench::measure(const Item& item) {
   const std::string kind = item.kind == OperatorKind::update
                                ? model::update_kind(*model_.optimizer, model_.moments)
-                               : model::name(item.kind);
+                           : item.kind == OperatorKind::dequantize ? model::dequantize_kind(model_)
+                                                                   : model::name(item.kind);
   const std::string name = fmt::format("{} {}", kind, fmt::join(item.dims, " x "));
   std::vector<Passes> turns;
   const auto prepare = [&] {
@@ -134,6 +135,10 @@ void Choice::add(const model::Operator& op, bool cuts_sequences) {
       add(item);
     else
       ++chosen_.left_out;
+    if (op.quantized) {
+      const std::int64_t elements = (*dims)[1] * (*dims)[2];
+      add({OperatorKind::dequantize, {elements}, 1, 0.0, double(elements * sizeof(float))});
+    }
   }
   require(!of_use || least_bytes <= limits_.rank_bytes, Failure::resource,
           "measuring '{}' of this model takes at least {} for each rank, but this node has {} for "

@@ -230,6 +230,16 @@ Work update(Maker<Storage> make, std::int64_t elements, const model::Config& mod
   return [=, kernel = on_host ? kernels.on_host : kernels.here] { kernel(step, squares, all); };
 }
 
+template <class Storage>
+Work dequantize(Maker<Storage> make, std::int64_t elements, Quantization format) {
+  const std::int64_t bytes = elements / quantized_block * block_bytes(format);
+  const float* const blocks = make.zeros(bytes / std::int64_t(sizeof(float))).data();
+  const auto values = make.vector(elements);
+  return [=] {
+    kernels::dequantize<Storage>(format, reinterpret_cast<const std::byte*>(blocks), values);
+  };
+}
+
 /// Calls an operator's kernels as a segment does: a backward makes cheap outputs again. GELU's
 /// backward makes the gradient of a bias, too, because no other operator counts it; products take
 /// its tanh form as an epilogue if they can.
@@ -237,6 +247,8 @@ template <class Storage>
 Passes passes_of(const Item& item, const model::Config& model, Operands& operands) {
   Maker<Storage> make(operands);
   if (item.kind == OperatorKind::update) return {update(make, item.dims[0], model, false), {}};
+  if (item.kind == OperatorKind::dequantize)
+    return {dequantize(make, item.dims[0], model.quantization), {}};
   if (item.kind == OperatorKind::pointwise)
     return pointwise(make, item.tokens, item.dims[0] / item.tokens);
   const engine::KernelCall<Storage> call = call_of(make, item, model);

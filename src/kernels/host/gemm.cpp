@@ -8,6 +8,7 @@
 
 #include "base/error.hpp"
 #include "kernels/host/few_rows.hpp"
+#include "kernels/host/quantized_blocks.hpp"
 #include "kernels/pointwise.hpp"
 
 namespace brume::kernels {
@@ -32,9 +33,11 @@ void add_row(std::int64_t m, std::int64_t n, Result* c, std::int64_t stride, con
 
 /// The product of few rows with a transposed factor: oneDNN would first bring all of that into an
 /// order of its own.
-template <class StorageA, class StorageB, class Result>
+///
+/// @param rows_of  (first, end): rows of B as a factor, whose first row is row `first`
+template <class StorageA, class RowsOf, class Result>
 void gemm_few_rows(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf<StorageA>& a,
-                   const FactorOf<StorageB>& b, Write write, Result* c, std::int64_t stride) {
+                   const RowsOf& rows_of, Write write, Result* c, std::int64_t stride) {
   std::vector<float> copies(std::size_t(m * k));
   for (std::int64_t r = 0; r < m; ++r) {
     const StorageA* const from = a.data + r * a.stride;
@@ -45,9 +48,10 @@ void gemm_few_rows(std::int64_t m, std::int64_t n, std::int64_t k, const FactorO
   const bool adds = write == Write::accumulate;
   constexpr std::int64_t columns_of_piece = 48;
   for_each_piece("gemm_few_rows", n, columns_of_piece, [&](std::int64_t first, std::int64_t end) {
-    dots(int(m), first, end, copies.data(), k, b.data, b.stride, k,
+    const auto b = rows_of(first, end);
+    dots(int(m), 0, end - first, copies.data(), k, b.data, b.stride, k,
          [&](int r, std::int64_t column, float sum) {
-           Result& at = c[r * stride + column];
+           Result& at = c[r * stride + first + column];
            at = adds ? float(at) + sum : sum;
          });
   });
@@ -83,7 +87,10 @@ void gemm(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf<Storage
         return add_row(m, n, c, stride, row);
       }
     if (m <= few_rows) {
-      gemm_few_rows(m, n, k, a, b, write, c, stride);
+      const auto rows_of = [&](std::int64_t first, std::int64_t) {
+        return FactorOf<StorageB>{b.data + first * b.stride, b.stride};
+      };
+      gemm_few_rows(m, n, k, a, rows_of, write, c, stride);
       return add_row(m, n, c, stride, row);
     }
   }
@@ -101,6 +108,34 @@ void gemm(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf<Storage
   add_row(m, n, c, stride, row);
 }
 
+template <class Storage>
+bool gemm_takes_blocks(std::int64_t m) {
+  return m <= few_rows || (std::is_same_v<Storage, bfloat16> && has_tiles(m, quantized_block));
+}
+
+template <class Storage>
+void gemm(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf<Storage>& a,
+          const QuantizedFactor& b, Write write, Storage* c, std::int64_t stride) {
+  if constexpr (std::is_same_v<Storage, bfloat16>)
+    if (has_tiles(m, k)) return gemm_tiles(m, n, k, a, b, write, c, stride);
+  const auto rows_of = [&](std::int64_t first, std::int64_t end) {
+    thread_local std::vector<Storage> rows;
+    rows.resize(std::size_t((end - first) * k));
+    dequantize_rows(b, k, first, end - first, rows.data());
+    return FactorOf<Storage>{rows.data(), k};
+  };
+  gemm_few_rows(m, n, k, a, rows_of, write, c, stride);
+}
+
+template bool gemm_takes_blocks<float>(std::int64_t);
+template bool gemm_takes_blocks<bfloat16>(std::int64_t);
+template bool gemm_takes_blocks<float16>(std::int64_t);
+template void gemm(std::int64_t, std::int64_t, std::int64_t, const FactorOf<float>&,
+                   const QuantizedFactor&, Write, float*, std::int64_t);
+template void gemm(std::int64_t, std::int64_t, std::int64_t, const FactorOf<bfloat16>&,
+                   const QuantizedFactor&, Write, bfloat16*, std::int64_t);
+template void gemm(std::int64_t, std::int64_t, std::int64_t, const FactorOf<float16>&,
+                   const QuantizedFactor&, Write, float16*, std::int64_t);
 template void gemm(std::int64_t, std::int64_t, std::int64_t, const FactorOf<float>&,
                    const FactorOf<float>&, Write, float*, std::int64_t, const float*);
 template void gemm(std::int64_t, std::int64_t, std::int64_t, const FactorOf<bfloat16>&,

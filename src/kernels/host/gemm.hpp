@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "base/float8.hpp"
+#include "base/quantization.hpp"
 #include "kernels/types.hpp"
 
 namespace brume::kernels {
@@ -19,6 +20,12 @@ struct FactorOf {
 };
 
 using Factor = FactorOf<float>;
+
+/// A transposed factor whose rows, of k values, are quantized blocks.
+struct QuantizedFactor {
+  Quantization format;
+  const std::byte* blocks;
+};
 
 /// C = alpha op(A) op(B) + beta C,  C [m, n], op(A) [m, k], op(B) [k, n]; with beta = 0 C is not
 /// read. Sizes may be 0.
@@ -47,14 +54,24 @@ void gemm_by_primitive(std::int64_t m, std::int64_t n, std::int64_t k, const Fac
 /// Whether it is there for bf16: it needs AVX-512.
 bool has_bfloat16_primitive();
 
+/// C = A op(B)  (+ C when accumulating) of few rows, with B in blocks: each thread makes some rows
+/// of B after another, which stay in its cache while they are multiplied. Sums are those of `gemm`
+/// with the same rows. Sizes are not 0, and gemm_takes_blocks<Storage>(m) holds.
+template <class Storage>
+void gemm(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf<Storage>& a,
+          const QuantizedFactor& b, Write write, Storage* c, std::int64_t stride);
+template <class Storage>
+bool gemm_takes_blocks(std::int64_t m);
+
 /// Whether the processor multiplies bf16 by tiles, and does so faster than the primitive.
 bool has_tiles(std::int64_t m, std::int64_t k);
 
 /// The same by tiles, with B transposed, for sizes that are not 0 and for which `has_tiles` holds.
 /// Each sum has an order of its own, which m and the number of threads do not change.
-template <class Result>
+/// @tparam FactorB  FactorOf<bfloat16>, or QuantizedFactor
+template <class FactorB, class Result>
 void gemm_tiles(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf<bfloat16>& a,
-                const FactorOf<bfloat16>& b, Write write, Result* c, std::int64_t stride);
+                const FactorB& b, Write write, Result* c, std::int64_t stride);
 
 /// The same by products of fp32 copies, bounded pieces at a time, for sizes that are not 0.
 template <class StorageA, class StorageB, class Result>

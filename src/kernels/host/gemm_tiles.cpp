@@ -8,6 +8,7 @@
 
 #include "kernels/host/gemm.hpp"
 #include "kernels/host/loops.hpp"
+#include "kernels/host/quantized_blocks.hpp"
 
 #ifdef __x86_64__
 
@@ -125,6 +126,24 @@ FactorOf<bfloat16> rows_of(const FactorOf<bfloat16>& b, std::int64_t first, std:
     std::copy_n(b.data + row * b.stride, k, copy.data() + (row - first) * k);
   return {copy.data(), k};
 }
+FactorOf<bfloat16> rows_of(const QuantizedFactor& b, std::int64_t first, std::int64_t n,
+                           std::int64_t k, std::vector<bfloat16>& copy) {
+  copy.resize(std::size_t(tile_columns * k));
+  const std::int64_t count = std::min(n - first, tile_columns + 0L);
+  dequantize_rows(b, k, first, count, copy.data());
+  std::fill(copy.begin() + count * k, copy.end(), bfloat16(0.0f));
+  return {copy.data(), k};
+}
+
+/// The 32 rows that are read after those of `now`; these again where that is not known.
+const bfloat16* rows_behind(const FactorOf<bfloat16>& b, const FactorOf<bfloat16>& now,
+                            std::int64_t first, std::int64_t n) {
+  return first + 2 * tile_columns <= n ? now.data + tile_columns * b.stride : now.data;
+}
+const bfloat16* rows_behind(const QuantizedFactor&, const FactorOf<bfloat16>& now, std::int64_t,
+                            std::int64_t) {
+  return now.data;
+}
 
 }  // namespace
 
@@ -136,24 +155,24 @@ bool has_tiles(std::int64_t m, std::int64_t k) {
   return has && m <= most_rows && k % tile_inner == 0;
 }
 
-template <class Result>
+template <class FactorB, class Result>
 void gemm_tiles(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf<bfloat16>& a,
-                const FactorOf<bfloat16>& b, Write write, Result* c, std::int64_t stride) {
+                const FactorB& b, Write write, Result* c, std::int64_t stride) {
   const std::vector<bfloat16> pairs = in_pairs(m, k, a);
   const bool adds = write == Write::accumulate;
   for_each("gemm_tiles", ceil_div(n, tile_columns), [&](std::int64_t block) {
     alignas(64) float out[block_floats];
-    std::vector<bfloat16> copy;
+    thread_local std::vector<bfloat16> copy;
     const std::int64_t first = block * tile_columns, count = std::min(n - first, tile_columns + 0L);
     const FactorOf<bfloat16> columns = rows_of(b, first, n, k, copy);
     configure_tiles();
     for (std::int64_t row = 0; row < m; row += 2 * tile_rows) {
       const bfloat16* const from = pairs.data() + row * k;
       const bool two = row + tile_rows < m;
-      const bool last = row + 2 * tile_rows >= m && first + 2 * tile_columns <= n;
+      const bool last = row + 2 * tile_rows >= m;
       multiply_tiles(from, two ? from + tile_rows * k : nullptr, columns.data,
-                     last ? columns.data + tile_columns * columns.stride : columns.data,
-                     columns.stride, k, out);
+                     last ? rows_behind(b, columns, first, n) : columns.data, columns.stride, k,
+                     out);
       for (int tile = 0; tile < (two ? 4 : 2); ++tile) transpose_tile(out + tile * tile_floats);
       for (std::int64_t r = 0; r < std::min<std::int64_t>(2 * tile_rows, m - row); ++r) {
         Result* const to = c + (row + r) * stride + first;
@@ -177,9 +196,9 @@ namespace brume::kernels {
 
 bool has_tiles(std::int64_t, std::int64_t) { return false; }
 
-template <class Result>
-void gemm_tiles(std::int64_t, std::int64_t, std::int64_t, const FactorOf<bfloat16>&,
-                const FactorOf<bfloat16>&, Write, Result*, std::int64_t) {}
+template <class FactorB, class Result>
+void gemm_tiles(std::int64_t, std::int64_t, std::int64_t, const FactorOf<bfloat16>&, const FactorB&,
+                Write, Result*, std::int64_t) {}
 
 #endif
 
@@ -187,5 +206,7 @@ template void gemm_tiles(std::int64_t, std::int64_t, std::int64_t, const FactorO
                          const FactorOf<bfloat16>&, Write, float*, std::int64_t);
 template void gemm_tiles(std::int64_t, std::int64_t, std::int64_t, const FactorOf<bfloat16>&,
                          const FactorOf<bfloat16>&, Write, bfloat16*, std::int64_t);
+template void gemm_tiles(std::int64_t, std::int64_t, std::int64_t, const FactorOf<bfloat16>&,
+                         const QuantizedFactor&, Write, bfloat16*, std::int64_t);
 
 }  // namespace brume::kernels

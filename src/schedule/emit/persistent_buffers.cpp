@@ -30,9 +30,9 @@ BlockState make_block(const Context& context, ProgramBuilder& build, int block) 
   const model::Layout layout = context.layout(block);
   const Range whole{0, layout.elements}, trained{0, layout.trained_elements},
       frozen{trained.count, whole.count - trained.count};
-  const plan::KeptState<double> kept =
-      plan::kept_state(plan::state_knobs(stage),
-                       plan::Elements<double>{double(trained.count), double(frozen.count)});
+  const plan::KeptState<double> kept = plan::kept_state(
+      plan::state_knobs(stage), plan::Elements<double>{double(trained.count), double(frozen.count)},
+      model::frozen_alignment(context.block(block)));
   const int shard = context.place.at[model::Axis::shard];
   const auto kept_range = [&](Range all, bool is_sharded) {
     const std::int64_t count = all.count / stage.shard_ranks();
