@@ -121,7 +121,8 @@ void gemm(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf<Storage
   const auto rows_of = [&](std::int64_t first, std::int64_t end) {
     thread_local std::vector<Storage> rows;
     rows.resize(std::size_t((end - first) * k));
-    dequantize_rows(b, k, first, end - first, rows.data());
+    dequantize_blocks(b.format, kernels::rows_of(b, k, first),
+                      (end - first) * (k / quantized_block), rows.data());
     return FactorOf<Storage>{rows.data(), k};
   };
   gemm_few_rows(m, n, k, a, rows_of, write, c, stride);

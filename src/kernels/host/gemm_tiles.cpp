@@ -9,6 +9,7 @@
 #include "kernels/host/gemm.hpp"
 #include "kernels/host/loops.hpp"
 #include "kernels/host/quantized_blocks.hpp"
+#include "kernels/host/quantized_vectors.hpp"
 
 #ifdef __x86_64__
 
@@ -41,27 +42,74 @@ __attribute__((target("amx-tile"))) void configure_tiles() {
 
 __attribute__((target("amx-tile"))) void release_tiles() { _tile_release(); }
 
+#define BRUME_WITH_TILES \
+  __attribute__((target("amx-tile,amx-bf16,avx512f,avx512bw,avx512vl,avx512bf16")))
+
+/// 32 rows of B in memory, `stride` elements apart.
+struct StoredRows {
+  const bfloat16* b;
+  const bfloat16* then;  ///< the 32 rows that are read next; b: these again
+  std::int64_t stride, inner;
+
+  /// Elements from `i` on of all rows, which stay till the next call.
+  BRUME_WITH_TILES const bfloat16* at(std::int64_t i) const {
+    constexpr int ahead = 8 * tile_inner;  // elements that come to the cache before they are read
+    const bfloat16* const coming = i + ahead < inner ? b + i + ahead : then + i + ahead - inner;
+    for (int r = 0; r < tile_columns; ++r)
+      _mm_prefetch(reinterpret_cast<const char*>(coming + r * stride), _MM_HINT_T0);
+    return b + i;
+  }
+};
+
+/// 32 rows of quantized blocks. The next block of each row is made while this one is multiplied:
+/// tiles wait for values that were just written.
+struct BlockRows {
+  Quantization format;
+  const std::byte* blocks;
+  std::int64_t inner;
+  bfloat16* made;  ///< [2, 32, 64]
+  static constexpr std::int64_t stride = quantized_block;
+
+  BRUME_WITH_TILES const bfloat16* at(std::int64_t i) const {
+    const std::int64_t within = i % quantized_block, block = i / quantized_block;
+    if (i == 0) make(0);
+    if (within == 0 && i + quantized_block < inner) make(block + 1);
+    return place(block) + within;
+  }
+
+ private:
+  bfloat16* place(std::int64_t block) const { return made + block % 2 * tile_columns * stride; }
+
+  BRUME_WITH_TILES void make(std::int64_t index) const {
+    constexpr int ahead = 4;  // blocks
+    const std::int64_t bytes = block_bytes(format), row_bytes = inner / quantized_block * bytes;
+    const std::byte* block = blocks + index * bytes;
+    bfloat16* out = place(index);
+    for (int r = 0; r < tile_columns; ++r, block += row_bytes, out += stride) {
+      _mm_prefetch(reinterpret_cast<const char*>(block + ahead * bytes), _MM_HINT_T0);
+      format == Quantization::nf4 ? dequantize_nf4(block, out) : dequantize_int8(block, out);
+    }
+  }
+};
+
 /// out = tiles of the result's transpose: 16 rows by 32 columns, and as many of the next rows.
 ///
 /// @param a     pairs of 16 rows
 /// @param next  of the 16 rows behind them; null: there are none
-/// @param b     32 rows, `stride` elements apart
-/// @param then  the 32 rows that are read next; b: these again
-__attribute__((target("amx-tile,amx-bf16"))) void multiply_tiles(
-    const bfloat16* a, const bfloat16* next, const bfloat16* b, const bfloat16* then,
-    std::int64_t stride, std::int64_t inner, float* out) {
-  constexpr int ahead = 8 * tile_inner;  // elements that come to the cache before they are read
+/// @param rows  StoredRows or BlockRows: 32 rows of B
+template <class Rows>
+BRUME_WITH_TILES void multiply_tiles(const bfloat16* a, const bfloat16* next, const Rows& rows,
+                                     float* out) {
+  const std::int64_t stride = rows.stride;
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);
   _tile_zero(3);
-  for (std::int64_t i = 0; i < inner; i += tile_inner) {
-    const bfloat16* const coming = i + ahead < inner ? b + i + ahead : then + i + ahead - inner;
-    for (int r = 0; r < tile_columns; ++r)
-      _mm_prefetch(reinterpret_cast<const char*>(coming + r * stride), _MM_HINT_T0);
-    _tile_loadd(4, b + i, stride * 2);
+  for (std::int64_t i = 0; i < rows.inner; i += tile_inner) {
+    const bfloat16* const b = rows.at(i);
+    _tile_loadd(4, b, stride * 2);
     _tile_loadd(6, a + i * tile_rows, 64);
-    _tile_loadd(5, b + tile_rows * stride + i, stride * 2);
+    _tile_loadd(5, b + tile_rows * stride, stride * 2);
     _tile_dpbf16ps(0, 4, 6);
     _tile_dpbf16ps(1, 5, 6);
     if (next == nullptr) continue;
@@ -126,23 +174,34 @@ FactorOf<bfloat16> rows_of(const FactorOf<bfloat16>& b, std::int64_t first, std:
     std::copy_n(b.data + row * b.stride, k, copy.data() + (row - first) * k);
   return {copy.data(), k};
 }
-FactorOf<bfloat16> rows_of(const QuantizedFactor& b, std::int64_t first, std::int64_t n,
-                           std::int64_t k, std::vector<bfloat16>& copy) {
-  copy.resize(std::size_t(tile_columns * k));
-  const std::int64_t count = std::min(n - first, tile_columns + 0L);
-  dequantize_rows(b, k, first, count, copy.data());
-  std::fill(copy.begin() + count * k, copy.end(), bfloat16(0.0f));
-  return {copy.data(), k};
-}
 
-/// The 32 rows that are read after those of `now`; these again where that is not known.
-const bfloat16* rows_behind(const FactorOf<bfloat16>& b, const FactorOf<bfloat16>& now,
-                            std::int64_t first, std::int64_t n) {
-  return first + 2 * tile_columns <= n ? now.data + tile_columns * b.stride : now.data;
+/// each(rows, first, count): for groups of 16 rows of A that `m` has, two at a time, with the 32
+/// rows of B for them.
+template <class Each>
+void with_rows(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf<bfloat16>& b,
+               std::int64_t first, const Each& each) {
+  std::vector<bfloat16> copy;
+  const FactorOf<bfloat16> rows = rows_of(b, first, n, k, copy);
+  for (std::int64_t row = 0; row < m; row += 2 * tile_rows) {
+    const bool last = row + 2 * tile_rows >= m && first + 2 * tile_columns <= n;
+    each(row, StoredRows{rows.data, last ? rows.data + tile_columns * rows.stride : rows.data,
+                         rows.stride, k});
+  }
 }
-const bfloat16* rows_behind(const QuantizedFactor&, const FactorOf<bfloat16>& now, std::int64_t,
-                            std::int64_t) {
-  return now.data;
+/// Blocks are made once: for all rows of A where there are more than two groups.
+template <class Each>
+void with_rows(std::int64_t m, std::int64_t n, std::int64_t k, const QuantizedFactor& b,
+               std::int64_t first, const Each& each) {
+  const std::int64_t count = std::min(n - first, tile_columns + 0L);
+  if (m <= 2 * tile_rows && count == tile_columns) {
+    alignas(64) bfloat16 made[2 * tile_columns * quantized_block];
+    return each(0, BlockRows{b.format, rows_of(b, k, first), k, made});
+  }
+  thread_local std::vector<bfloat16> copy;
+  copy.assign(std::size_t(tile_columns * k), bfloat16(0.0f));
+  dequantize_blocks(b.format, rows_of(b, k, first), count * k / quantized_block, copy.data());
+  for (std::int64_t row = 0; row < m; row += 2 * tile_rows)
+    each(row, StoredRows{copy.data(), copy.data(), k, k});
 }
 
 }  // namespace
@@ -162,17 +221,12 @@ void gemm_tiles(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf<b
   const bool adds = write == Write::accumulate;
   for_each("gemm_tiles", ceil_div(n, tile_columns), [&](std::int64_t block) {
     alignas(64) float out[block_floats];
-    thread_local std::vector<bfloat16> copy;
     const std::int64_t first = block * tile_columns, count = std::min(n - first, tile_columns + 0L);
-    const FactorOf<bfloat16> columns = rows_of(b, first, n, k, copy);
     configure_tiles();
-    for (std::int64_t row = 0; row < m; row += 2 * tile_rows) {
+    with_rows(m, n, k, b, first, [&](std::int64_t row, const auto& rows) {
       const bfloat16* const from = pairs.data() + row * k;
       const bool two = row + tile_rows < m;
-      const bool last = row + 2 * tile_rows >= m;
-      multiply_tiles(from, two ? from + tile_rows * k : nullptr, columns.data,
-                     last ? rows_behind(b, columns, first, n) : columns.data, columns.stride, k,
-                     out);
+      multiply_tiles(from, two ? from + tile_rows * k : nullptr, rows, out);
       for (int tile = 0; tile < (two ? 4 : 2); ++tile) transpose_tile(out + tile * tile_floats);
       for (std::int64_t r = 0; r < std::min<std::int64_t>(2 * tile_rows, m - row); ++r) {
         Result* const to = c + (row + r) * stride + first;
@@ -185,7 +239,7 @@ void gemm_tiles(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf<b
             at = adds ? float(at) + sum : sum;
           }
       }
-    }
+    });
     release_tiles();
   });
 }

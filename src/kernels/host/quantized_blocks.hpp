@@ -13,13 +13,9 @@ template <class Storage>
 void dequantize_blocks(Quantization format, const std::byte* blocks, std::int64_t count,
                        Storage* out);
 
-/// Rows [first, first + count) of a factor in blocks, of k values each.
-template <class Storage>
-void dequantize_rows(const QuantizedFactor& b, std::int64_t k, std::int64_t first,
-                     std::int64_t count, Storage* out) {
-  const std::int64_t blocks = k / quantized_block;
-  dequantize_blocks(b.format, b.blocks + first * blocks * block_bytes(b.format), count * blocks,
-                    out);
+/// The blocks of rows from `first` on, of k values each.
+inline const std::byte* rows_of(const QuantizedFactor& b, std::int64_t k, std::int64_t first) {
+  return b.blocks + first * (k / quantized_block) * block_bytes(b.format);
 }
 
 }  // namespace brume::kernels
