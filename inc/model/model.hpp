@@ -257,7 +257,7 @@ struct Piece {
   std::vector<std::int64_t> shape;   ///< local
   std::vector<std::int64_t> offset;  ///< offset of the piece in the global tensor
   std::int64_t first;                ///< first element in the flat block
-  std::int64_t elements;             ///< in the flat block: codes, if it is quantized
+  std::int64_t elements;             ///< room in the flat block: codes, if it is quantized
 };
 
 enum class BlockKind { embedding, layer, head };
