@@ -67,6 +67,8 @@ class TensorFile {
   /// Values of a tensor from element `first` on, widened to fp32.
   /// @throws Error(input) when the file has become shorter or cannot be read
   void read(const std::string& tensor, std::int64_t first, std::span<float> values) const;
+  /// Bytes of a tensor of any format from its byte `first` on. @throws  as read
+  void read_bytes(const std::string& tensor, std::int64_t first, std::span<std::byte> room) const;
 
  private:
   std::string name_;

@@ -187,6 +187,107 @@ INSTANTIATE_TEST_SUITE_P(HuggingFace, Pretrained,
                                          "falcon_many_key_heads", "falcon_grouped"),
                          [](const auto& info) { return std::string(info.param); });
 
+// --- weights in 4 bits ---------------------------------------------------------------------------
+
+class FourBits : public testing::TestWithParam<const char*> {
+ protected:
+  fs::path directory = models / GetParam();
+  model::Config model = config_of(directory);
+  PretrainedWeights weights{directory, model};
+};
+
+TEST_P(FourBits, GiveTheLossesOfDequantizedWeights) {
+  const json expected = json::parse(test::content(directory / "expected.json"));
+  const std::vector<double> found =
+      losses(model, weights, expected.at("tokens").get<std::vector<std::vector<std::int32_t>>>());
+  EXPECT_LE(test::largest_difference(found, expected.at("losses")), 1e-6);
+  EXPECT_EQ(weights.dtype(), Dtype::f32);
+}
+
+TEST_P(FourBits, AnyPieceIsThatOfTheWhole) {
+  std::mt19937 random(7);
+  for (const Slab& whole : whole_weights(model)) {
+    std::vector<float> values(std::size_t(whole.elements));
+    weights.get(whole, 0, values);
+    for (int trial = 0; trial < 20; ++trial) {
+      const std::size_t first = random() % values.size(),
+                        count = 1 + random() % (values.size() - first);
+      std::vector<float> part(count);
+      weights.get(whole, std::int64_t(first), part);
+      EXPECT_TRUE(std::equal(part.begin(), part.end(), values.begin() + std::ptrdiff_t(first)));
+    }
+  }
+}
+
+// Values that are quantized again have the codes of the file, so that a base is that of its maker.
+TEST_P(FourBits, HaveTheCodesOfTheFileAgain) {
+  const std::string codes =
+      raw_tensors(directory).at("model.layers.0.self_attn.o_proj.weight").bytes;
+  for (const Slab& slab : whole_weights(model)) {
+    if (slab.name != "layers.0.attention.out.weight") continue;
+    std::vector<float> values(std::size_t(slab.elements));
+    weights.get(slab, 0, values);
+    ASSERT_EQ(values.size(), 2 * codes.size());
+    std::string found;
+    for (std::size_t i = 0; i < values.size(); i += quantized_block) {
+      std::array<std::byte, block_bytes(Quantization::nf4)> block;
+      quantize_block(Quantization::nf4,
+                     std::span<const float, quantized_block>(&values[i], quantized_block),
+                     block.data());
+      found.append(reinterpret_cast<const char*>(block.data()) + sizeof(float),
+                   std::size_t(code_bytes(Quantization::nf4)));
+    }
+    EXPECT_TRUE(found == codes);
+  }
+}
+
+/// What is said of the model with one tensor changed, or without it.
+std::string refusal_with(const fs::path& directory, const model::Config& model,
+                         const std::function<bool(test::RawTensor&)>& change) {
+  const OwnFolder folder;
+  std::vector<test::RawTensor> tensors;
+  for (auto& [name, tensor] : raw_tensors(directory))
+    if (change(tensor)) tensors.push_back(tensor);
+  test::put(folder / "model.safetensors", test::safetensors(tensors));
+  return test::refusal([&] { PretrainedWeights(folder.path(), model); });
+}
+
+TEST_P(FourBits, PartsThatDoNotFitAreRefused) {
+  const std::string tensor = "model.layers.0.mlp.up_proj.weight";
+  const std::string state = tensor + ".quant_state.bitsandbytes__nf4";
+  for (const char* part : {".absmax", ".quant_map"})
+    EXPECT_NE(
+        refusal_with(directory, model, [&](const auto& one) { return one.name != tensor + part; })
+            .find("lacks its part"),
+        std::string::npos);
+  const std::string nested = R"("nested_blocksize": 256, "nested_offset": 0.1, )";
+  const auto with_state = [&](std::string text) {
+    if (text.starts_with("{") && std::string(GetParam()) == "llama_nf4_nested")
+      text.insert(1, nested);
+    return refusal_with(directory, model, [&](test::RawTensor& one) {
+      if (one.name == state) one.bytes = text, one.shape = {std::int64_t(text.size())};
+      return true;
+    });
+  };
+  EXPECT_NE(with_state(R"({"shape": [128, 64], "dtype": "float32", "blocksize": 32})")
+                .find("must have 256 values of "),
+            std::string::npos);
+  EXPECT_NE(with_state(R"({"shape": [128, 66], "dtype": "float32", "blocksize": 64})")
+                .find("must have 4224 values of U8, found 4096"),
+            std::string::npos);
+  EXPECT_NE(with_state(R"({"shape": [64, 128], "dtype": "float32", "blocksize": 64})")
+                .find("has shape [64, 128]"),
+            std::string::npos);
+  for (const char* text :
+       {"", "[", "{}", R"({"shape": [4000000000000, 4000000000000]})", R"({"shape": [0, 64]})",
+        R"({"shape": "all"})", R"({"shape": [128, 64], "dtype": "float32", "blocksize": 0})",
+        R"({"shape": [128, 64], "dtype": "float32", "blocksize": 63})"})
+    EXPECT_NE(with_state(text).find("quant_state"), std::string::npos) << text;
+}
+
+INSTANTIATE_TEST_SUITE_P(HuggingFace, FourBits, testing::Values("llama_nf4", "llama_nf4_nested"),
+                         [](const auto& info) { return std::string(info.param); });
+
 // --- files that the test writes
 // -------------------------------------------------------------------
 

@@ -13,6 +13,7 @@
 
 #include "base/error.hpp"
 #include "deck/json.hpp"
+#include "four_bits.hpp"
 #include "hugging_face_layout.hpp"
 #include "interop/hugging_face.hpp"
 #include "peft.hpp"
@@ -124,6 +125,8 @@ struct PretrainedWeights::Impl {
   void check_shapes() const;
   std::string name_in_files(const std::string& tensor) const;
   const TensorFile& file_of(const std::string& tensor) const { return *places.at(tensor); }
+  Dtype dtype_of(const std::string& tensor) const;
+  void find_codes();
   void read(const std::string& tensor, std::int64_t first, std::span<float> values) const;
   void read_rows(const Placed& placed, std::int64_t row, std::int64_t rows, std::int64_t column,
                  std::int64_t columns, std::span<float> values) const;
@@ -136,7 +139,8 @@ struct PretrainedWeights::Impl {
   std::vector<std::unique_ptr<TensorFile>> files;
   std::map<std::string, const TensorFile*> places;  ///< of all tensors, by their names there
   std::map<std::string, const Placed*> parameters;
-  std::string prefix, head;  ///< in the files, of the layout's
+  std::map<std::string, FourBitTensor> codes;  ///< tensors in 4 bits, by their names there
+  std::string prefix, head;                    ///< in the files, of the layout's
   const char *noun = "model", *another = "config.json and [model] describe another model";
 };
 
@@ -155,6 +159,7 @@ PretrainedWeights::Impl::Impl(const fs::path& directory, const model::Config& co
     layout =
         hugging_face_layout(config, stacked ? ExpertTensors::stacked : ExpertTensors::separate);
     find_names();
+    find_codes();
   }
   for (const Placed& placed : layout.parameters) parameters[placed.parameter.name] = &placed;
   check_tensors();
@@ -219,6 +224,22 @@ std::string PretrainedWeights::Impl::name_in_files(const std::string& tensor) co
   return prefix + tensor.substr(layout.prefix.size());
 }
 
+void PretrainedWeights::Impl::find_codes() {
+  const FileOf files = [&](const std::string& tensor) -> const TensorFile* {
+    const auto place = places.find(tensor);
+    return place == places.end() ? nullptr : place->second;
+  };
+  for (const NewTensor& tensor : layout.tensors) {
+    const std::string found = name_in_files(tensor.name);
+    if (FourBitTensor::is_one(found, files)) codes.emplace(found, FourBitTensor(found, files));
+  }
+}
+
+Dtype PretrainedWeights::Impl::dtype_of(const std::string& tensor) const {
+  const auto found = codes.find(tensor);
+  return found == codes.end() ? file_of(tensor).dtype(tensor) : found->second.dtype();
+}
+
 /// That each tensor of the model is there, and no other.
 void PretrainedWeights::Impl::check_tensors() const {
   std::vector<std::string> missing, extra;
@@ -227,8 +248,13 @@ void PretrainedWeights::Impl::check_tensors() const {
     known.insert(name_in_files(tensor.name));
     if (!places.contains(name_in_files(tensor.name))) missing.push_back(name_in_files(tensor.name));
   }
+  const auto is_part = [&](const std::string& tensor) {
+    const auto behind = codes.upper_bound(tensor);  // names that begin like it come before
+    return behind != codes.begin() && is_part_of_codes(tensor, std::prev(behind)->first);
+  };
   for (const auto& [tensor, file] : places)
-    if (!known.contains(tensor) && !is_buffer(tensor) && !(tied && tensor == head))
+    if (!known.contains(tensor) && !is_buffer(tensor) && !(tied && tensor == head) &&
+        !is_part(tensor))
       extra.push_back(tensor);
   require(missing.empty(), Failure::input,
           "{}: lacks {} of the {}: {}{}: a file is missing, or {}{}", name,
@@ -248,8 +274,10 @@ void PretrainedWeights::Impl::check_shapes() const {
   for (const NewTensor& tensor : layout.tensors) {
     const std::string found_name = name_in_files(tensor.name);
     const TensorFile& file = file_of(found_name);
-    const std::vector<std::int64_t>& found = file.tensors().at(found_name).shape;
-    file.dtype(found_name);
+    const auto in_codes = codes.find(found_name);
+    const std::vector<std::int64_t>& found =
+        in_codes == codes.end() ? file.tensors().at(found_name).shape : in_codes->second.shape();
+    dtype_of(found_name);
     // Positions beyond those that the model uses are left where they are.
     const bool is_position = tensor.name == layout.prefix + "wpe.weight";
     const bool longer = is_position && found.size() == 2 && found[1] == tensor.shape[1] &&
@@ -264,6 +292,8 @@ void PretrainedWeights::Impl::check_shapes() const {
 void PretrainedWeights::Impl::read(const std::string& tensor, std::int64_t first,
                                    std::span<float> values) const {
   const std::string found = name_in_files(tensor);
+  if (const auto in_codes = codes.find(found); in_codes != codes.end())
+    return in_codes->second.read(first, values);
   file_of(found).read(found, first, values);
 }
 
@@ -369,8 +399,7 @@ Dtype PretrainedWeights::dtype() const {
   std::map<Dtype, std::int64_t> elements;
   for (const NewTensor& tensor : impl_->layout.tensors) {
     const std::string found = impl_->name_in_files(tensor.name);
-    const TensorFile& file = impl_->file_of(found);
-    elements[file.dtype(found)] += file.tensors().at(found).elements;
+    elements[impl_->dtype_of(found)] += tensor.elements();
   }
   return std::ranges::max_element(elements, {}, &std::pair<const Dtype, std::int64_t>::second)
       ->first;
@@ -382,7 +411,7 @@ Dtype PretrainedWeights::dtype(const std::string& parameter) const {
   if (placed == impl_->parameters.end()) return Dtype::f32;
   for (const RowRun& run : placed->second->runs) {
     const std::string tensor = impl_->name_in_files(run.tensor);
-    found.insert(impl_->file_of(tensor).dtype(tensor));
+    found.insert(impl_->dtype_of(tensor));
   }
   return found.size() == 1 ? *found.begin() : Dtype::f32;
 }

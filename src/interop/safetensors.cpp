@@ -92,14 +92,21 @@ void TensorFile::read(const std::string& tensor, std::int64_t first,
     std::vector<Value> stored(std::size_t(std::min(buffer_elements, std::ssize(values))));
     for (std::int64_t done = 0; done < std::ssize(values);) {
       const auto count = std::min(std::ssize(stored), std::ssize(values) - done);
-      const auto part = std::as_writable_bytes(std::span(stored).first(std::size_t(count)));
-      const std::int64_t at = entry.first_byte + (first + done) * std::int64_t(sizeof(Value));
-      require(read_at(file_, at, part, name_) == part.size(), Failure::input,
-              "{}: has become shorter while it is read", name_);
+      read_bytes(tensor, (first + done) * std::int64_t(sizeof(Value)),
+                 std::as_writable_bytes(std::span(stored).first(std::size_t(count))));
       std::copy_n(stored.begin(), count, values.begin() + done);
       done += count;
     }
   });
+}
+
+void TensorFile::read_bytes(const std::string& tensor, std::int64_t first,
+                            std::span<std::byte> room) const {
+  const TensorEntry& entry = tensors_.at(tensor);
+  require(first >= 0 && std::ssize(room) <= entry.bytes - first, Failure::bug,
+          "tensor {} is read beyond its end", shown(tensor));
+  require(read_at(file_, entry.first_byte + first, room, name_) == room.size(), Failure::input,
+          "{}: has become shorter while it is read", name_);
 }
 
 std::int64_t NewTensor::elements() const {
