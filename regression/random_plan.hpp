@@ -149,7 +149,7 @@ inline void adapt(int i, model::Config& model) {
   });
 }
 
-/// Gives a model an adapter beside layers in blocks of 4 or 8 bits, with rows that tp = 2 cuts
+/// Gives a model an adapter of layers in blocks of 4 or 8 bits, with rows that tp = 2 cuts
 /// between blocks, tp = 4 those of some models.
 inline void quantize(int i, model::Config& model) {
   model.num_heads = 4;

@@ -30,7 +30,7 @@ constexpr const char* name(Quantization format) {
 
 inline constexpr int quantized_block = 64;  ///< values per block
 
-/// Bytes of a block's codes, behind 4 bytes of its scale.
+/// Bytes of a block's codes, which follow the 4 bytes of its scale.
 constexpr int code_bytes(Quantization format) {
   return format == Quantization::nf4 ? quantized_block / 2 : quantized_block;
 }
@@ -95,12 +95,13 @@ inline void quantize_block(Quantization format, std::span<const float, quantized
   if (!finite) scale = std::numeric_limits<float>::quiet_NaN();
   std::memcpy(block, &scale, sizeof scale);
   std::byte* const bytes = block + sizeof scale;
-  const float whole = scale > 0.0f ? scale : 1.0f;  // a block of zeros, or of NaN, divides by it
+  const float whole = scale > 0.0f ? scale : 1.0f;  // a block of zeros divides by it
   std::array<std::int32_t, quantized_block> codes{};
+  if (!finite) return void(std::memset(bytes, 0, std::size_t(code_bytes(format))));
   if (format == Quantization::int8) {
     for (std::size_t i = 0; i < codes.size(); ++i) {
-      const float scaled = finite ? 127.0f * (values[i] / whole) : 0.0f;
-      codes[i] = std::int32_t(scaled + (scaled < 0.0f ? -0.5f : 0.5f));
+      const float scaled = 127.0f * (values[i] / whole);
+      codes[i] = std::int32_t(scaled + std::copysign(0.5f, scaled));
     }
     for (std::size_t i = 0; i < codes.size(); ++i) bytes[i] = std::byte(std::uint8_t(codes[i]));
     return;

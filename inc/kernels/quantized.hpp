@@ -29,8 +29,7 @@ template <class Storage = float>
 void affine_forward(ConstMatrixOf<Storage> x, const QuantizedMatrix& w, ConstVectorOf<Storage> bias,
                     ConstMatrixOf<Storage> residual, MatrixOf<Storage> y);
 
-/// Whether products of so many rows take a matrix as blocks: those whose time is that of reading
-/// it, on hosts.
+/// Whether products of `rows` rows read a matrix in blocks: on hosts, if reading it limits them.
 template <class Storage = float>
 bool takes_blocks(std::int64_t rows);
 

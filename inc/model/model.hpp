@@ -228,7 +228,7 @@ struct Parameter {
   std::int64_t stored_elements(std::int64_t values) const {
     return quantization == Quantization::none ? values : values / quantized_block * block_elements;
   }
-  /// Values in so many of these elements.
+  /// Values that `elements` of flat buffers hold.
   std::int64_t stored_values(std::int64_t elements) const {
     return quantization == Quantization::none ? elements
                                               : elements / block_elements * quantized_block;
@@ -257,7 +257,7 @@ struct Piece {
   std::vector<std::int64_t> shape;   ///< local
   std::vector<std::int64_t> offset;  ///< offset of the piece in the global tensor
   std::int64_t first;                ///< first element in the flat block
-  std::int64_t elements;             ///< room in the flat block: codes, if it is quantized
+  std::int64_t elements;             ///< of the flat block that it takes
 };
 
 enum class BlockKind { embedding, layer, head };
@@ -418,6 +418,8 @@ Expr stream_shard_bytes(const Config& config);
 std::int64_t num_parameters(const Config& config);
 /// Parameters that a token meets: of the experts only those that it chooses.
 std::int64_t num_active_parameters(const Config& config);
+/// Values that are kept in quantized blocks.
+std::int64_t num_quantized(const Config& config);
 /// Names of the parameters that are not trained.
 std::set<std::string> frozen_names(const Config& config);
 /// How many parameters are frozen, and what that saves; empty where all are trained.

@@ -60,7 +60,8 @@ void check_model(const io::CheckpointInfo& checkpoint, const model::Config& mode
   if (checkpoint.model_text == asked) return;
   const bool fits = model_text_at(checkpoint, model) == asked;
   require(!fits || checkpoint.step == 0, Failure::input,
-          "checkpoint {}: trained with another model.seq_len or without the adapter: found ({}), "
+          "checkpoint {}: trained with another model.seq_len or model.quantization, or without the "
+          "adapter: found ({}), "
           "the deck asks for ({}). To train on with its weights, set model.weights = \"{}\" and "
           "another output.directory",
           name, checkpoint.model_text, asked, name);

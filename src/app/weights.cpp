@@ -85,10 +85,8 @@ std::string model_text_at(const io::CheckpointInfo& checkpoint, const model::Con
   const deck::Deck deck = deck::parse(checkpoint.deck_text, checkpoint.directory.string());
   model::Config model = model::config(deck.model, "fp32");
   if (model.rotary()) model.seq_len = other.seq_len;
-  if (model.adapter.rank == 0) {
-    model.adapter = other.adapter;
-    model.quantization = other.quantization;
-  }
+  if (model.adapter.rank == 0) model.adapter = other.adapter;
+  model.quantization = other.quantization;
   return model::text(model);
 }
 

@@ -222,7 +222,8 @@ const Schema<ModelKeys>& model_schema() {
               .aliases = {"initializer_range"}})
         .key("quantization", &ModelKeys::quantization,
              {.help = "format of the matrices of layers if nothing trains them: blocks of 64 "
-                      "values with a scale, in 8.5 bits (int8) or 4.5 bits (nf4) per value",
+                      "values with a scale, in 8.5 bits (int8) or 4.5 bits (nf4) per value; rows "
+                      "of other lengths keep their format",
               .choices = {"none", "int8", "nf4"}});
   }();
   return schema;

@@ -169,7 +169,13 @@ void get_quantized(const Slab& slab, std::int64_t first, std::span<float> values
   });
 }
 
-void set_quantized(const Slab& slab, std::int64_t first, std::span<const float> values) {
+/// Values are rounded to the format of checkpoints first: so are their scales, and a checkpoint
+/// gives the same blocks again.
+void set_quantized(const Slab& slab, std::int64_t first, std::span<const float> unrounded) {
+  std::vector<float> values(unrounded.begin(), unrounded.end());
+  model::with_storage(slab.storage, [&]<class Storage>() {
+    for (float& value : values) value = float(Storage(value));
+  });
   const int bytes = block_bytes(slab.quantization);
   std::vector<std::byte> blocks;  // whole ones, which follow each other
   std::int64_t first_block = 0;
@@ -177,7 +183,8 @@ void set_quantized(const Slab& slab, std::int64_t first, std::span<const float> 
     if (count == quantized_block) {
       if (blocks.empty()) first_block = block;
       blocks.resize(blocks.size() + std::size_t(bytes));
-      quantize_block(slab.quantization, values.subspan(done).template first<quantized_block>(),
+      quantize_block(slab.quantization,
+                     std::span(values).subspan(done).template first<quantized_block>(),
                      blocks.data() + blocks.size() - bytes);
       return;
     }

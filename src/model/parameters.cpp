@@ -489,6 +489,14 @@ std::int64_t num_active_parameters(const Config& config) {
   return sum;
 }
 
+std::int64_t num_quantized(const Config& config) {
+  std::int64_t sum = 0;
+  for (const Block& block : blocks(config))
+    for (const Parameter& one : block.parameters)
+      if (one.quantization != Quantization::none) sum += one.elements();
+  return sum;
+}
+
 std::set<std::string> frozen_names(const Config& config) {
   std::set<std::string> names;
   for (const Block& block : blocks(config))
@@ -519,6 +527,9 @@ std::string frozen_text(const Config& config) {
     parts.push_back(fmt::format("trained: an adapter of rank {} for {}", config.adapter.rank,
                                 fmt::join(targets, ", ")));
   }
+  if (config.quantization != Quantization::none)
+    parts.push_back(fmt::format("{} in blocks of {}", format_count(double(num_quantized(config))),
+                                brume::name(config.quantization)));
   return fmt::format("{} of {} parameters: {}", format_count(double(within + of_blocks)),
                      format_count(double(num_parameters(config))), fmt::join(parts, "; "));
 }

@@ -39,9 +39,9 @@ struct Sizes {
 /// Knows how much is trained of the parameters of blocks that have a backward.
 class TrainedShares {
  public:
-  explicit TrainedShares(const Config& m) {
+  /// @param blocks  of the model; may be left out where all parameters are trained
+  TrainedShares(const Config& m, const std::vector<Block>& blocks) {
     if (m.frozen_parameters.empty()) return;
-    const std::vector<Block> blocks = model::blocks(m);
     for (auto block = blocks.begin() + m.frozen_blocks; block != blocks.end(); ++block)
       parameters_.insert(parameters_.end(), block->parameters.begin(), block->parameters.end());
   }
@@ -74,23 +74,28 @@ double visible_share(const Config& m, SegmentKind kind) {
 class SegmentList {
  public:
   SegmentList(const Config& m, SegmentKind kind, bool cuts_sequences)
-      : m_(m), s_(m), trained_(m), cuts_sequences_(cuts_sequences), segment_{.kind = kind} {
-    segment_.activation_bytes = activation_bytes(m.precision);
-    if (m.quantization != Quantization::none) {
-      const Block layer = blocks(m).at(1);
-      for (const Parameter& one : layer.parameters)
-        if (one.quantization != Quantization::none) quantized_.push_back(one.id.module);
-    }
-    if (kind == SegmentKind::head) s_.tokens = head_pieces(m).tokens;
-    activation("input", s_.hidden);
-    activation("output", s_.hidden);
-  }
+      : SegmentList(m, kind, cuts_sequences,
+                    m.frozen_parameters.empty() && m.quantization == Quantization::none
+                        ? std::vector<Block>()
+                        : blocks(m)) {}
 
   Segment embedding();
   Segment layer();
   Segment head();
 
  private:
+  SegmentList(const Config& m, SegmentKind kind, bool cuts_sequences,
+              const std::vector<Block>& blocks)
+      : m_(m), s_(m), trained_(m, blocks), cuts_sequences_(cuts_sequences), segment_{.kind = kind} {
+    segment_.activation_bytes = activation_bytes(m.precision);
+    if (m.quantization != Quantization::none)
+      for (const Parameter& one : blocks.at(1).parameters)
+        if (one.quantization != Quantization::none) quantized_.push_back(one.id.module);
+    if (kind == SegmentKind::head) s_.tokens = head_pieces(m).tokens;
+    activation("input", s_.hidden);
+    activation("output", s_.hidden);
+  }
+
   TensorId tensor(std::string name, Expr rows, Expr columns, int element_bytes) {
     segment_.tensors.push_back(
         {std::move(name), std::move(rows), std::move(columns), element_bytes});

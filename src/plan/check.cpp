@@ -185,11 +185,17 @@ void check_embedding(const Plan& plan, const model::Config& model,
 }  // namespace
 
 void check_model(const model::Config& model, const hardware::Cluster& cluster) {
-  require(model.quantization == Quantization::none || model.adapter.rank > 0 || model.generates(),
-          Failure::input,
-          "model.quantization = \"{}\" is for matrices that nothing trains: set "
-          "training.adapter.rank, or remove it",
-          brume::name(model.quantization));
+  if (model.quantization != Quantization::none) {
+    const bool trains = model.has_backward(model.num_layers + 1);
+    require(!trains || model.adapter.rank > 0, Failure::input,
+            "model.quantization = \"{}\" is for matrices that nothing trains: set "
+            "training.adapter.rank, or remove it",
+            brume::name(model.quantization));
+    require(model::num_quantized(model) > 0, Failure::input,
+            "model.quantization = \"{}\": no matrix of this model has rows of a multiple of {} "
+            "values. Remove it",
+            brume::name(model.quantization), quantized_block);
+  }
   if (std::ranges::none_of(cluster.groups, &hardware::NodeGroup::on_device)) return;
   require(model.head_dim() <= device_limits::head_size, Failure::input,
           "model.num_heads: heads are too large for the kernels of GPUs: found {} features, "

@@ -38,7 +38,7 @@ BRUME_WITH_BF16 inline void dequantize_nf4(const std::byte* block, bfloat16* out
   for (int half = 0; half < 2; ++half) {
     const auto codes = loaded<__m128i>(block + sizeof(float) + lanes * half);
     const auto pairs = Words(_mm512_maskz_cvtepu8_epi32(all_lanes, codes));
-    // Of an index 5 bits count, and values repeat after 16.
+    // An index has 5 bits, and values repeat after 16.
     const Halves found = __builtin_shuffle(values, Halves(pairs >> 4 | pairs << 16));
     std::memcpy(out + 2 * lanes * half, &found, sizeof found);
   }
