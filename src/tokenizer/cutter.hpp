@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "pattern.hpp"
+#include "tokenizer/pattern.hpp"
 
 namespace brume::tokenizer {
 

@@ -1,4 +1,4 @@
-#include "pattern.hpp"
+#include "tokenizer/pattern.hpp"
 
 #include <oniguruma.h>
 
