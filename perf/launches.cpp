@@ -274,7 +274,7 @@ void copy(ConstVectorOf<Storage> x, VectorOf<Storage> y) {
   note("copy", 0.0, x, y);
 }
 template <class Storage>
-void scale(float, VectorOf<Storage> y) {
+void scale(float, MatrixOf<Storage> y) {
   note("scale", 0.0, updated(y));
 }
 void fill(float, Vector y) { note("fill", 0.0, y); }

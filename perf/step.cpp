@@ -79,7 +79,8 @@ model::Config model_of(const Case& c) {
     model.qk_norm = true;
   }
   if (c.adapter_rank == 0) return model;
-  model.adapter = {.rank = c.adapter_rank, .targets = model::adapter_targets(model)};
+  for (const model::Module module : model::adapter_targets(model))
+    model.adapter.targets.push_back({module, c.adapter_rank, double(c.adapter_rank)});
   model::freeze(model, [](const model::Parameter& one) { return !one.id.is_adapter(); });
   return model;
 }

@@ -137,15 +137,26 @@ inline void freeze_some(int i, model::Config& model) {
   if (i % 4 == 3 || i % 12 == 2) freeze(model, parts[i / 4 % 7]);
 }
 
-/// Gives a model an adapter beside some linear layers, by the number of a plan; beside every third
-/// one norms are trained too.
+/// Gives a model an adapter of some linear layers, by the number of a plan. Terms of half of the
+/// adapters have ranks and scales of their own. Besides every third one modules are trained whole:
+/// norms, tables, or some of both.
 inline void adapt(int i, model::Config& model) {
   const std::vector<model::Module> targets = model::adapter_targets(model);
-  model.adapter = {.rank = 1 + i % 4, .scale = i % 2 == 0 ? 2.0 : 0.7};
-  for (std::size_t t = 0; t < targets.size(); ++t)
-    if (i % 3 == 0 || (t + std::size_t(i)) % 3 != 0) model.adapter.targets.push_back(targets[t]);
+  model.adapter = {.rslora = i % 8 == 5};
+  for (int t = 0; t < int(targets.size()); ++t) {
+    if (i % 3 != 0 && (t + i) % 3 == 0) continue;
+    const int own = i / 2 % 2 == 1 ? t % 3 : 0, rank = 1 + (i + 3 * own) % 7;
+    const double scale = i % 2 == 0 ? 2.0 : 0.7;
+    model.adapter.targets.push_back({targets[std::size_t(t)], rank, rank * scale * (1 + own / 2)});
+  }
+  for (const model::Module module : model::modules_to_save(model)) {
+    const bool norm = model::module_name(module).find("norm") != std::string::npos;
+    const bool some = (int(module) + i / 3) % 2 == 0;
+    if (i % 3 == 1 && (i / 3 % 3 == 0 ? norm : i / 3 % 3 == 1 ? !norm : some))
+      model.adapter.saved.push_back(module);
+  }
   model::freeze(model, [&](const model::Parameter& one) {
-    return !one.id.is_adapter() && (i % 3 != 1 || one.name.find("norm") == std::string::npos);
+    return !one.id.is_adapter() && !model.adapter.saves(one.id.module);
   });
 }
 

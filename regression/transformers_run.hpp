@@ -132,10 +132,15 @@ class TransformersRun : public ::testing::TestWithParam<const char*> {
   static deck::AdapterKeys adapter(const json& run) {
     if (!run.contains("adapter")) return {};
     const json& keys = run.at("adapter");
+    std::vector<deck::AdapterGroupKeys> groups;
+    for (const json& group : keys.value("groups", json::array()))
+      groups.push_back({group.at("pattern"), group.value("rank", 0), group.value("alpha", 0.0)});
     return {.rank = keys.at("rank"),
             .alpha = keys.at("alpha"),
             .scaling = keys.at("scaling"),
-            .targets = keys.at("targets")};
+            .targets = keys.at("targets"),
+            .modules_to_save = keys.value("modules_to_save", std::vector<std::string>()),
+            .groups = groups};
   }
 
   /// Kept in the test's XML, so that the limits can be compared with what is measured.

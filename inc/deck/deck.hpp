@@ -26,13 +26,24 @@ struct ParameterGroupKeys {
   bool frozen = false;         ///< not trained: no gradient, no optimizer state
 };
 
+inline constexpr int largest_adapter_rank = 4096;
+
+/// Targets whose terms have a rank or alpha of their own.
+struct AdapterGroupKeys {
+  std::string pattern;  ///< pattern of linear layers' names
+  int rank = 0;         ///< 0: as without a group, like alpha
+  double alpha = 0.0;
+};
+
 /// Trained terms of low rank, added to frozen linear layers.
 struct AdapterKeys {
   int rank = 0;                           ///< 0: no adapter
   double alpha = 0.0;                     ///< 0: rank
   std::string scaling = "standard";       ///< standard: alpha / rank | rslora: alpha / sqrt(rank)
   std::vector<std::string> targets = {};  ///< patterns of linear layers' names; empty: all
-  std::string weights = {};               ///< directory of PEFT's files; empty: random
+  std::vector<std::string> modules_to_save = {};  ///< patterns of modules that are trained whole
+  std::string weights = {};                       ///< directory of PEFT's files; empty: random
+  std::vector<AdapterGroupKeys> groups = {};
 };
 
 struct ModelKeys {

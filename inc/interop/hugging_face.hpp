@@ -31,7 +31,8 @@ class PretrainedWeights {
   /// buffers that older versions of the library saved do not count. Of learned positions there may
   /// be more than the model has.
   ///
-  /// @param kind  adapter: the files are PEFT's and hold the model's adapter
+  /// @param kind  adapter: the files are PEFT's and hold the model's adapter, and the modules that
+  ///              are trained whole besides it
   /// @throws Error(input) naming what is missing, too much, or of another shape
   PretrainedWeights(const std::filesystem::path& directory, const model::Config& config,
                     FileKind kind = FileKind::model);
@@ -47,6 +48,9 @@ class PretrainedWeights {
   /// Requires that a head in the files of a model whose head is tied is the token table, which both
   /// are read for. @throws Error(input)
   void require_tied() const;
+
+  /// Whether the files hold a parameter of the model.
+  bool has(const std::string& parameter) const;
 
   Dtype dtype() const;  ///< storage of most values
   /// The one of all values of a parameter of ours; f32 where they differ, or are not in the files.
@@ -76,7 +80,8 @@ struct MergeSums {
 /// @throws Error(input) where the files hold no adapter of this model
 deck::AdapterKeys adapter_keys(const std::filesystem::path& directory, const model::Config& config);
 
-/// Writes the adapter of a model as PEFT does: adapter_config.json and adapter_model.safetensors.
+/// Writes the adapter of a model, and the modules that are trained whole besides it, as PEFT does:
+/// adapter_config.json and adapter_model.safetensors.
 /// @param base  directory of the model that it belongs to; empty: unknown
 /// @throws Error(input)  for an adapter that PEFT has no counterpart of
 /// @throws Error(storage), and what `fill` throws

@@ -37,7 +37,7 @@ void copy(ConstVectorOf<Storage> x, VectorOf<Storage> y);
 
 /// y *= factor, element by element.
 template <class Storage = float>
-void scale(float factor, VectorOf<Storage> y);
+void scale(float factor, MatrixOf<Storage> y);
 
 /// y = value, element by element.
 void fill(float value, Vector y);

@@ -63,8 +63,8 @@ struct ParameterId {
 };
 /// Name within a block: "attention.qkv.weight".
 std::string name(ParameterId id);
-/// Name of a linear layer: "attention.q".
-std::string target_name(Module target);
+/// Name of a module, the same in each layer: "attention.q", "embedding.token".
+std::string module_name(Module module);
 
 // --- kernels ------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <set>
@@ -45,9 +46,28 @@ struct RopeScaling {
 ///
 /// @source  Hu et al. 2021
 struct Adapter {
-  int rank = 0;                      ///< r; 0: no adapter
-  double scale = 1.0;                ///< alpha / r, or alpha / sqrt(r) (Kalajdzievski 2023)
-  std::vector<Module> targets = {};  ///< linear layers of adapter_targets(), in its order
+  struct Target {
+    Module module;
+    int rank;  ///< r
+    double alpha;
+
+    bool operator==(const Target&) const = default;
+  };
+  std::vector<Target> targets = {};  ///< linear layers of adapter_targets(), in its order
+  bool rslora = false;
+  std::vector<Module> saved = {};  ///< trained whole: some of modules_to_save()
+
+  bool exists() const { return !targets.empty(); }
+  /// @return null if the module has no term
+  const Target* find(Module module) const {
+    const auto found = std::ranges::find(targets, module, &Target::module);
+    return found == targets.end() ? nullptr : &*found;
+  }
+  bool saves(Module module) const { return std::ranges::count(saved, module) > 0; }
+  /// alpha / r, or with rslora alpha / sqrt(r) (Kalajdzievski 2023)
+  double scale(const Target& target) const {
+    return target.alpha / (rslora ? std::sqrt(target.rank) : target.rank);
+  }
 };
 
 /// Sizes of generation, whose passes compute some tokens of each of many sequences.
@@ -187,6 +207,10 @@ std::vector<double> rope_frequencies(const Config& config, LayerKind kind = Laye
 /// The linear layers of a layer that may have an adapter, cut as the family's files cut them: a
 /// fused product has several of them, for example queries, keys and values.
 std::vector<Module> adapter_targets(const Config& config);
+
+/// The modules that may be trained whole besides an adapter: tables and norms, in the order of
+/// blocks.
+std::vector<Module> modules_to_save(const Config& config);
 
 /// Freezes the parameters for which `frozen` holds, on top of those that are.
 /// @return false if no parameter is left to train

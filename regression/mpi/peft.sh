@@ -11,13 +11,14 @@ export HF_HUB_OFFLINE=1
 ask() { "$python" -W ignore "$BRUME_REGRESSION_DIR/pytorch/peft_files.py" "$1" "$models"; }
 models=$BRUME_REGRESSION_DIR/data/hugging_face
 fail() { echo "$*"; exit 1; }
-names='gpt2 llama_grouped qwen3 qwen3_moe neox'
+names='gpt2 llama_grouped llama_tied qwen3 qwen3_moe neox'
 ask make <<END
-gpt2 3 6 0 c_attn,c_proj
+gpt2 3 6 0 c_attn,c_proj {"modules_to_save":["wpe","ln_2"]}
 llama_grouped 4 8 0 q_proj,v_proj
+llama_tied 2 4 0 q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj {"rank_pattern":{"self_attn.[qv]_proj":3},"alpha_pattern":{"up_proj|down_proj":1},"modules_to_save":["embed_tokens","input_layernorm"],"ensure_weight_tying":true}
 qwen3 2 4 1 q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj
 qwen3_moe 3 6 0 q_proj,o_proj
-neox 5 2 0 query_key_value,dense_h_to_4h
+neox 5 2 0 query_key_value,dense_h_to_4h {"rank_pattern":{"query_key_value":2},"modules_to_save":["lm_head","final_layer_norm"]}
 END
 
 # A batch has all windows of the file.
@@ -42,10 +43,12 @@ train() { mpirun -n 4 --oversubscribe "$BRUME" run deck.toml --set "$profile" "$
 numbers() { h5dump -y -m %.17g -d "$2" "$1/run.h5" | sed -n '/DATA/,/}/p' | grep -oE '[0-9]+\.[0-9]+'; }
 close() { awk -v a="$1" -v b="$2" 'BEGIN { d = (a - b) / b; exit !(d * d <= 1e-10) }' || fail "$1 and $2 differ"; }
 
-# Trains an adapter and exports it, then goes on from that of PEFT. <model> <rank> <alpha> <scaling> <targets>
+# Trains an adapter and exports it, then goes on from that of PEFT.
+# <model> <rank> <alpha> <scaling> <targets> [modules_to_save] [groups]
 adapt() {
   adapter="--set model.weights=$models/$1 --set training.adapter.rank=$2 --set training.adapter.alpha=$3"
   adapter="$adapter --set training.adapter.scaling=$4 --set training.adapter.targets=[$5]"
+  adapter="$adapter --set training.adapter.modules_to_save=[${6-}] --set training.adapter.groups=[${7-}]"
   train $adapter --set output.directory="$1"
   "$BRUME" export hf "$1" -o "$1/adapter"
   "$BRUME" export hf "$1" -o "$1/merged" --merge 2> log
@@ -53,16 +56,22 @@ adapt() {
   grep -q 'F32 keeps 100 % of the change' log || fail "nothing about rounding"
   train $adapter --set output.directory="$1/on" --set training.adapter.weights="$1/peft" --set training.steps=1
 }
-adapt gpt2 3 6 standard '"attention.qkv","attention.out","mlp.out"'
+adapt gpt2 3 6 standard '"attention.qkv","attention.out","mlp.out"' '"embedding.position","norm2"'
 adapt llama_grouped 4 8 standard '"attention.q","attention.v"'
+adapt llama_tied 2 4 standard '"*"' '"embedding.token","norm1"' \
+  '{pattern="attention.[qv]",rank=3},{pattern="mlp.[uo]*",alpha=1}'
 adapt qwen3 2 4 rslora '"attention.*","mlp.*"'
 adapt qwen3_moe 3 6 standard '"attention.q","attention.out"'
-adapt neox 5 2 standard '"attention.qkv","mlp.in"'
+adapt neox 5 2 standard '"attention.qkv","mlp.in"' '"head*"' '{pattern="attention.qkv",rank=2}'
 for name in $names; do echo "$name"; done | ask check > theirs
 for name in $names; do echo "$(numbers "$name" /evaluations/loss) $(numbers "$name/on" /steps/loss)"; done > ours
 paste ours theirs | while read -r trained begun trained_peft begun_peft; do
   close "$trained" "$trained_peft" && close "$begun" "$begun_peft"
 done
+
+# Ranks, scales and modules that are trained whole come from the files alone.
+"$BRUME" eval "$models/llama_tied" --adapter llama_tied/peft --data few.u16 --json > said 2> log || { cat log; fail "no evaluation"; }
+close "$(sed 's/.*"loss":\([0-9.]*\).*/\1/' said)" "$(numbers llama_tied/on /steps/loss)"
 
 # An imported model too, whose checkpoint has no adapter.
 "$BRUME" import hf "$models/qwen3" -o imported
@@ -76,5 +85,5 @@ close "$(numbers imported /steps/loss)" "$(numbers qwen3/on /steps/loss)"
 code=0
 train --set model.weights="$models/qwen3" --set training.adapter.rank=3 --set training.adapter.weights=qwen3/peft \
   --set output.directory=other > log 2>&1 || code=$?
-[ $code -eq 2 ] && grep -q "qwen3/peft/adapter_config.json: 'r' = 2, but training.adapter.rank = 3" log ||
+[ $code -eq 2 ] && grep -q 'qwen3/peft/adapter_config.json: the term of attention.q has rank 2, .* set rank = 2' log ||
   { cat log; fail "another rank"; }

@@ -11,6 +11,7 @@ are random as weights are: if one were zero, the other one would have no gradien
 
 import re
 import warnings
+from fnmatch import fnmatchcase
 
 import peft
 
@@ -31,7 +32,7 @@ MODULES = {  # the library's name of a layer, and of its linear layers by ours
 
 # PEFT's words for our targets, if it is not a list of modules: None is its own default.
 WORDS = {(): "all-linear", ("attention.q", "attention.v"): None, ("attention.qkv",): None}
-RUNS = {  # name: model in families.py, rank, alpha, scaling, targets
+RUNS = {  # name: model in families.py, rank, alpha, scaling, targets; groups, modules_to_save
     "llama_grouped": ("llama_grouped", 4, 8.0, "standard", ("attention.q", "attention.v")),
     "llama_tied": ("llama_tied", 3, 3.0, "standard", ()),
     "gpt2": ("gpt2", 8, 16.0, "standard", ("attention.qkv",)),
@@ -40,49 +41,84 @@ RUNS = {  # name: model in families.py, rank, alpha, scaling, targets
               ("attention.k", "attention.v", "attention.out", "mlp.out")),
     "gemma2": ("gemma2", 2, 4.0, "standard", ("attention.q", "attention.k", "mlp.gate", "mlp.up")),
     "neox": ("neox", 4, 6.0, "rslora", ()),
+    "qwen3_groups": ("qwen3", 4, 2.0, "rslora", (),
+                     [dict(pattern="attention.[qv]", rank=6),
+                      dict(pattern="attention.*", rank=3, alpha=1.0),
+                      dict(pattern="mlp.up", alpha=1.5)]),
+    "gpt2_groups": ("gpt2", 5, 7.5, "standard", (), [dict(pattern="mlp.*", rank=2, alpha=3.0)]),
+    "llama_grouped_saved": ("llama_grouped", 4, 8.0, "standard", ("attention.q", "attention.v"),
+                            [], ["embedding.token", "*norm*", "head"]),
+    "gpt2_saved": ("gpt2", 8, 16.0, "standard", ("attention.qkv",), [], ["embedding.*", "norm2"]),
+    "neox_saved": ("neox", 3, 6.0, "standard", (), [], ["head*"]),
 }
 
 
-def factor_shapes(rank, targets, kv, head_dim, ffn):
-    """Shapes in src/model, in the order in which elements are numbered."""
+def factor_shapes(ranks, kv, head_dim, ffn):
+    """Shapes in src/model, in the order in which elements are numbered. ranks: by target"""
     q, k = H * head_dim, kv * head_dim
     sizes = {"attention.qkv": ((3, q), C), "attention.q": ((q,), C), "attention.k": ((k,), C),
              "attention.v": ((k,), C), "attention.out": ((C,), q), "mlp.in": ((ffn,), C),
              "mlp.gate": ((ffn,), C), "mlp.up": ((ffn,), C), "mlp.out": ((C,), ffn)}
     out = {}
     for i in range(L):
-        for target in targets:
+        for target, rank in ranks.items():
             outputs, inputs = sizes[target]
             out |= {f"layers.{i}.{target}.lora_a": (rank, inputs),
                     f"layers.{i}.{target}.lora_b": (*outputs, rank)}
     return out
 
 
-class Run(families.Run):
-    """The weights are those of the adapter; the base model keeps the values of its own."""
+def module_of(name):
+    """Of a parameter, the same in each layer."""
+    return re.sub(r"^layers\.\d+\.|\.(gain|bias|weight)$", "", name)
 
-    def __init__(self, base, dtype, rank, alpha, scaling, targets):
+
+class Run(families.Run):
+    """The weights are those of the adapter, and of modules that are trained whole; the rest of the base
+    model keeps the values of its own."""
+
+    def __init__(self, base, dtype, rank, alpha, scaling, targets, groups, modules_to_save):
         make, family, sizes = families.RUNS[base]
         super().__init__(make(), family, dtype, **sizes)
         self.model.load_state_dict(families.to_library(family, self.weights))
         self.prefix, self.modules = MODULES[family]
         words = WORDS.get(targets, [self.modules[target] for target in targets])
+        first = {target: next((group for group in groups if fnmatchcase(target, group["pattern"])), {})
+                 for target in targets or self.modules}
+        saved = [name for name in self.weights
+                 if any(fnmatchcase(module_of(name), pattern) for pattern in modules_to_save)]
+        # The library's tensors of modules that are trained whole; a tied table is two of them.
+        self.saved = {theirs: name for theirs, value in families.to_library(family, self.weights).items()
+                      for name in saved if value is self.weights[name]}
         self.model = peft.get_peft_model(self.model, peft.LoraConfig(
-            r=rank, lora_alpha=alpha, use_rslora=scaling == "rslora", target_modules=words))
+            r=rank, lora_alpha=alpha, use_rslora=scaling == "rslora", target_modules=words,
+            rank_pattern=self.pattern("rank", first), alpha_pattern=self.pattern("alpha", first),
+            modules_to_save=sorted({theirs.rpartition(".")[0] for theirs in self.saved}) or None,
+            ensure_weight_tying=self.model.config.tie_word_embeddings))
 
         base_shapes = gpt_losses.shapes(None)
         of_layer = {key: sizes[key] for key in ("kv", "head_dim", "ffn")}
-        factors = factor_shapes(rank, targets or self.modules, **of_layer)
+        factors = factor_shapes({target: group.get("rank", rank) for target, group in first.items()},
+                                **of_layer)
         gpt_losses.shapes = lambda _: base_shapes | factors
         weights = gpt_losses.initial_weights(None, dtype)
-        self.weights = {name: weights[name] for name in factors}
-        trained = {name for name, p in self.model.named_parameters() if p.requires_grad}
+        self.weights = {name: weights[name] for name in saved + list(factors)}
+        parameters = self.model.named_parameters(remove_duplicate=False)
+        trained = {name for name, p in parameters if p.requires_grad}
         given = set(self.tensors())
         assert trained == given, f"{trained ^ given} have no counterpart"
 
+    def pattern(self, key, groups):
+        return {self.modules[target]: group[key] for target, group in groups.items() if key in group}
+
     def tensors(self):
         out = {}
+        for theirs, name in self.saved.items():
+            module, _, kind = theirs.rpartition(".")
+            out[f"base_model.model.{module}.modules_to_save.default.{kind}"] = self.weights[name]
         for name, value in self.weights.items():
+            if name in self.saved.values():
+                continue
             layer, target, factor = re.fullmatch(r"layers\.(\d+)\.(.*)\.lora_(.)", name).groups()
             if target == "attention.qkv" and factor == "b":
                 value = families.fused(*value) if self.family == "neox" else value.flatten(0, 1)
@@ -95,8 +131,9 @@ def main():
     # PEFT sets fan_in_fan_out for GPT-2 itself, and warns.
     warnings.filterwarnings("ignore", message="fan_in_fan_out")
 
-    def run(base, rank, alpha, scaling, targets):
-        adapter = dict(rank=rank, alpha=alpha, scaling=scaling, targets=targets)
+    def run(base, rank, alpha, scaling, targets, groups=(), modules_to_save=()):
+        adapter = dict(rank=rank, alpha=alpha, scaling=scaling, targets=targets, groups=groups,
+                       modules_to_save=modules_to_save)
         config = families.RUNS[base][0]().to_diff_dict()
         return dict(config=config, adapter=adapter), lambda dtype: Run(base, dtype, **adapter)
 

@@ -1,11 +1,12 @@
 """Asks PEFT about adapters of models in a directory, for mpi.peft: a line of standard input each.
 
-python peft_files.py make <models>  < "name rank alpha rslora module,module,..."
-    writes name/peft, and tokens of 16 bits for all
+python peft_files.py make <models>  < "name rank alpha rslora module,module,... [more]"
+    writes name/peft, and tokens of 16 bits for all; more: keys of LoraConfig as JSON without spaces
 python peft_files.py check <models>  < "name"
     name/adapter and name/merged give the same logits; prints the losses with name/adapter and name/peft
 """
 
+import json
 import random
 import struct
 import sys
@@ -31,14 +32,16 @@ def adapted(folder, adapter):
     return model.eval()
 
 
-def make(folder, name, rank, alpha, rslora, modules):
+def make(folder, name, rank, alpha, rslora, modules, more="{}"):
     torch.manual_seed(2)
     model = peft.get_peft_model(load(folder), peft.LoraConfig(
         r=int(rank), lora_alpha=float(alpha), use_rslora=rslora == "1", lora_dropout=0.1,
-        task_type="CAUSAL_LM", target_modules=modules.split(",")))
-    for parameter in model.parameters():
-        if parameter.requires_grad:
+        task_type="CAUSAL_LM", target_modules=modules.split(","), **json.loads(more)))
+    for name_of, parameter in model.named_parameters():
+        if "lora_" in name_of:
             torch.nn.init.normal_(parameter, std=0.2)
+        elif parameter.requires_grad:
+            parameter.data += 0.1 * torch.randn_like(parameter)
     model.save_pretrained(f"{name}/peft")
 
 

@@ -102,6 +102,61 @@ TEST(Model, SaysWhatIsFrozen) {
             "144 of 22.85 k parameters: 144 without gradients and optimizer state");
 }
 
+/// A llama of two key heads, and H D = 24, K D = 12 and F = 96.
+Config adapted(const deck::AdapterKeys& adapter) {
+  deck::ModelKeys keys;
+  keys.family = "llama";
+  keys.num_layers = 3;
+  keys.hidden_size = 24;
+  keys.num_heads = 4;
+  keys.num_kv_heads = 2;
+  keys.seq_len = 10;
+  keys.vocab_size = 37;
+  keys.qkv_bias = keys.linear_bias = keys.tied_head = false;
+  keys.adapter = adapter;
+  return config(keys, "fp32");
+}
+
+std::int64_t num_trained(const Config& model) {
+  std::int64_t sum = 0;
+  for (const Block& block : blocks(model))
+    for (const Parameter& one : block.parameters)
+      if (!one.frozen) sum += one.elements();
+  return sum;
+}
+
+TEST(Model, TermsMayHaveRanksOfTheirOwn) {
+  const Config all = adapted({.rank = 4});
+  const Config more = adapted({.rank = 4, .groups = {{"attention.[qk]", 7}, {"attention.out", 1}}});
+  // A layer has 3 more rows and columns of q and k, and 3 fewer of out.
+  const std::int64_t added = 3 * (24 + 24) + 3 * (24 + 12) - 3 * (24 + 24);
+  EXPECT_EQ(num_trained(more) - num_trained(all), 3 * added);
+  // 2 FLOPs an element and token, in the forward and in both gradients.
+  EXPECT_NEAR(flops_per_sequence(more) - flops_per_sequence(all), 3 * 3 * 2 * 10 * added, 1e-6);
+  EXPECT_EQ(frozen_text(more).substr(frozen_text(more).find("trained: ")),
+            "trained: an adapter of rank 7 for attention.q, attention.k and of rank 4 for "
+            "attention.v, mlp.gate, mlp.up, mlp.out and of rank 1 for attention.out");
+  EXPECT_NE(text(more), text(all));
+}
+
+TEST(Model, ModulesAreTrainedBesidesAnAdapter) {
+  const Config terms = adapted({.rank = 4});
+  const auto added = [&](const std::vector<std::string>& modules) {
+    return num_trained(adapted({.rank = 4, .modules_to_save = modules})) - num_trained(terms);
+  };
+  EXPECT_EQ(added({"embedding.token"}), 37 * 24);
+  EXPECT_EQ(added({"head"}), 37 * 24);
+  EXPECT_EQ(added({"head*"}), 37 * 24 + 24);
+  EXPECT_EQ(added({"norm*"}), 3 * 2 * 24);
+  EXPECT_EQ(added({"*"}), 2 * 37 * 24 + 7 * 24);
+  // Below the first term there is no backward, unless the table is trained.
+  EXPECT_EQ(terms.frozen_blocks, 1);
+  const Config table = adapted({.rank = 4, .modules_to_save = {"embedding.token"}});
+  EXPECT_EQ(table.frozen_blocks, 0);
+  EXPECT_TRUE(frozen_text(table).ends_with(", and all of embedding.token"));
+  EXPECT_EQ(text(table), text(terms)) << "checkpoints of both fit";
+}
+
 // Of a frozen layer the forward counts only: a third of a trained one's.
 TEST(Model, FrozenBlocksHaveNoBackward) {
   Config model = small();

@@ -2,10 +2,12 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -29,20 +31,27 @@ using test::OwnFolder;
 const fs::path models = fs::path(BRUME_REGRESSION_DIR) / "data" / "hugging_face";
 const deck::AdapterKeys all_targets{.rank = 3, .alpha = 7.0, .scaling = "rslora"};
 
-/// Base weights of a model in the library's files, and factors that are random.
+/// Base weights of a model in the library's files; random values are added to all that is trained.
 using Values = std::map<std::string, std::vector<float>>;
+std::set<std::string> trained_names(const model::Config& model) {
+  std::set<std::string> names;
+  for (const model::Block& block : model::blocks(model))
+    for (const model::Parameter& one : block.parameters)
+      if (!one.frozen) names.insert(one.name);
+  return names;
+}
 Values values_of(const fs::path& directory, const model::Config& model) {
   const PretrainedWeights base(directory, model);
   std::mt19937 random(5);
   std::normal_distribution<float> normal(0.0f, 0.2f);
+  const std::set<std::string> trained = trained_names(model);
   Values values;
   for (const Slab& slab : whole_weights(model)) {
     std::vector<float>& all = values[slab.name];
     all.resize(std::size_t(slab.elements));
-    if (slab.name.find("lora") == std::string::npos)
-      base.get(slab, 0, all);
-    else
-      for (float& value : all) value = normal(random);
+    if (base.has(slab.name)) base.get(slab, 0, all);
+    if (trained.contains(slab.name))
+      for (float& value : all) value += normal(random);
   }
   return values;
 }
@@ -86,46 +95,68 @@ double loss_of(const model::Config& model, const std::function<void(std::vector<
 
 json json_of(const fs::path& path) { return json::parse(test::content(path)); }
 
-class Adapters : public testing::TestWithParam<const char*> {
+std::vector<test::RawTensor> raw_tensors(const fs::path& path) {
+  const TensorFile file(path);
+  const std::string bytes = test::content(path);
+  std::vector<test::RawTensor> tensors;
+  for (const auto& [name, entry] : file.tensors())
+    tensors.push_back({name, entry.dtype, entry.shape,
+                       bytes.substr(std::size_t(entry.first_byte), std::size_t(entry.bytes))});
+  return tensors;
+}
+
+/// A model, and how it is adapted.
+struct Case {
+  const char* name;
+  deck::AdapterKeys keys;
+};
+void PrintTo(const Case& one, std::ostream* out) { *out << one.name; }
+
+/// The model's name comes before a point.
+class Adapters : public testing::TestWithParam<Case> {
  protected:
-  const fs::path directory = models / GetParam();
-  const model::Config model = config_of(directory, all_targets);
+  const std::string name = GetParam().name;
+  const deck::AdapterKeys& keys = GetParam().keys;
+  const fs::path directory = models / name.substr(0, name.find('.'));
+  const model::Config model = config_of(directory, keys);
   const Values values = values_of(directory, model);
   const OwnFolder out;
 };
 
 TEST_P(Adapters, GoOutAndIn) {
-  write_adapter_of(out.path(), model, all_targets, values);
+  write_adapter_of(out.path(), model, keys, values);
   const PretrainedWeights adapter(out.path(), model, FileKind::adapter);
-  std::size_t factors = 0;
+  adapter.require_tied();
+  const std::set<std::string> trained = trained_names(model);
   for (const Slab& slab : whole_weights(model)) {
-    if (slab.name.find("lora") == std::string::npos) continue;
+    ASSERT_EQ(adapter.has(slab.name), trained.contains(slab.name)) << slab.name;
+    if (!trained.contains(slab.name)) continue;
     std::vector<float> found(std::size_t(slab.elements));
     adapter.get(slab, 0, found);
     EXPECT_EQ(found, values.at(slab.name)) << slab.name;
-    ++factors;
   }
-  EXPECT_EQ(TensorFile(out / "adapter_model.safetensors").tensors().size(), factors);
-  EXPECT_EQ(factors, 2 * model.adapter.targets.size() * std::size_t(model.num_layers));
+  const bool tied = model.tied_head && model.adapter.saves(model::Module::token);
+  EXPECT_EQ(TensorFile(out / "adapter_model.safetensors").tensors().size(), trained.size() + tied);
 
   const json config = json_of(out / "adapter_config.json");
   EXPECT_EQ(config.at("r"), 3);
   EXPECT_EQ(config.at("lora_alpha"), 7.0);
   EXPECT_EQ(config.at("use_rslora"), true);
+  EXPECT_EQ(config.at("ensure_weight_tying"), tied);
   EXPECT_EQ(config.at("fan_in_fan_out"), model.family->name == "gpt");
   EXPECT_EQ(config.at("base_model_name_or_path"), "base");
 
   // The files alone say what the keys of a deck were.
-  const deck::AdapterKeys found = adapter_keys(out.path(), config_of(directory));
-  const model::Adapter again = config_of(directory, found).adapter;
-  EXPECT_EQ(found.rank, 3);
-  EXPECT_EQ(again.scale, model.adapter.scale);
+  const model::Adapter again =
+      config_of(directory, adapter_keys(out.path(), config_of(directory))).adapter;
+  EXPECT_EQ(again.rslora, model.adapter.rslora);
   EXPECT_EQ(again.targets, model.adapter.targets);
+  EXPECT_EQ(again.saved, model.adapter.saved);
 }
 
 /// Both parts of the files fill an engine, whose loss is that of the merged model.
 TEST_P(Adapters, MergedComputeTheSame) {
-  write_adapter_of(out.path(), model, all_targets, values);
+  write_adapter_of(out.path(), model, keys, values);
   const double apart = loss_of(model, [&](std::vector<Slab>& slabs) {
     PretrainedWeights(directory, model).fill(slabs);
     PretrainedWeights(out.path(), model, FileKind::adapter).fill(slabs);
@@ -144,10 +175,36 @@ TEST_P(Adapters, MergedComputeTheSame) {
   EXPECT_GT(std::abs(base / apart - 1.0), 1e-3);
 }
 
-INSTANTIATE_TEST_SUITE_P(Peft, Adapters,
-                         testing::Values("gpt2", "llama_grouped", "llama_tied", "qwen3", "mixtral",
-                                         "qwen3_moe", "gemma2", "neox", "falcon_many_key_heads"),
-                         [](const auto& info) { return std::string(info.param); });
+const deck::AdapterKeys own_ranks{
+    .rank = 3,
+    .alpha = 7.0,
+    .scaling = "rslora",
+    .groups = {{"attention.[qo]*", 5, 2.0}, {"mlp.*", 2, 0.0}, {"*", 0, 3.0}}};
+/// @return all_targets with these modules
+deck::AdapterKeys saving(std::vector<std::string> modules) {
+  deck::AdapterKeys keys = all_targets;
+  keys.modules_to_save = std::move(modules);
+  return keys;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Peft, Adapters,
+    testing::Values(Case{"gpt2", all_targets}, Case{"llama_grouped", all_targets},
+                    Case{"llama_tied", all_targets}, Case{"qwen3", all_targets},
+                    Case{"mixtral", all_targets}, Case{"qwen3_moe", all_targets},
+                    Case{"gemma2", all_targets}, Case{"neox", all_targets},
+                    Case{"falcon_many_key_heads", all_targets}, Case{"gpt2.groups", own_ranks},
+                    Case{"llama_grouped.groups", own_ranks}, Case{"qwen3.groups", own_ranks},
+                    Case{"neox.groups", own_ranks}, Case{"gpt2.saved", saving({"*"})},
+                    Case{"llama_grouped.saved", saving({"embedding.token", "head"})},
+                    Case{"llama_tied.saved", saving({"embedding.token"})},
+                    Case{"qwen3.saved", saving({"*norm*"})}, Case{"gemma2.saved", saving({"*"})},
+                    Case{"neox.saved", saving({"head*", "norm1"})}),
+    [](const auto& info) {
+      std::string name = info.param.name;
+      std::ranges::replace(name, '.', '_');
+      return name;
+    });
 
 TEST(AdapterNames, AreThoseOfPeft) {
   const std::map<std::string, std::vector<std::string>> expected{
@@ -249,10 +306,12 @@ void expect_in(const std::string& sentence, const std::string& said) {
 TEST_F(AdapterFiles, OtherRanksAndScalesAreNamed) {
   deck::AdapterKeys other = keys;
   other.rank = 3;
-  expect_in("adapter_config.json: 'r' = 2, but training.adapter.rank = 3", refused(other));
+  expect_in("the term of attention.q has rank 2, that of [training.adapter] 3: set rank = 2",
+            refused(other));
   other = keys;
   other.alpha = 2.0;
-  expect_in("terms have the scale 2, those of [training.adapter] 1: set alpha = 4", refused(other));
+  expect_in("the term of attention.q has the scale 2, that of [training.adapter] 1: set alpha = 4",
+            refused(other));
   other = keys;
   other.scaling = "rslora";
   expect_in("set alpha = 4 and scaling = \"standard\"", refused(other));
@@ -281,14 +340,99 @@ TEST_F(AdapterFiles, SayTheirKeys) {
             test::refusal([&] { adapter_keys(folder.path(), config_of(models / "gpt2")); }));
 }
 
+/// Patterns are regular expressions of PEFT, which fit names of modules, or their ends.
+TEST_F(AdapterFiles, PatternsAreThoseOfPeft) {
+  const auto alphas = [&](const json& patterns) {
+    json config = json_of(folder / "adapter_config.json");
+    config["alpha_pattern"] = patterns;
+    test::put(folder / "adapter_config.json", config.dump());
+    const deck::AdapterKeys found = adapter_keys(folder.path(), config_of(directory));
+    std::vector<double> alphas;
+    for (const model::Adapter::Target& one : config_of(directory, found).adapter.targets)
+      alphas.push_back(one.alpha);
+    return alphas;
+  };
+  using Alphas = std::vector<double>;  // of attention.q and mlp.up
+  EXPECT_EQ(alphas({{"q_proj", 8}}), (Alphas{8, 4}));
+  EXPECT_EQ(alphas({{"self_attn.q_proj", 8.5}, {"up_proj", 3}}), (Alphas{8.5, 3}));
+  EXPECT_EQ(alphas({{"q_proj|up_proj", 8}}), (Alphas{8, 8}));
+  EXPECT_EQ(alphas({{"model\\.layers\\.\\d+\\..*_proj", 8}}), (Alphas{8, 8}));
+  EXPECT_EQ(alphas({{"^model.layers.[01].mlp.up_proj", 8}}), (Alphas{4, 8}));
+  EXPECT_EQ(alphas({{"proj", 8}, {"q_pro", 8}, {"up_proj.x", 8}, {"self_attn", 8}}),
+            (Alphas{4, 4}));
+  EXPECT_EQ(alphas({{"q_proj", 8}, {".*attn.q_proj", 8}}), (Alphas{8, 4}));
+  EXPECT_EQ(alphas(nullptr), (Alphas{4, 4}));
+}
+
+TEST_F(AdapterFiles, PatternsOfLayersAndBadOnesAreNamed) {
+  const std::string layer = "layers.1.self_attn.q_proj";
+  expect_in(
+      "'rank_pattern' or 'alpha_pattern' singles out layers: found rank 2 and alpha 8 for "
+      "model.layers.1.self_attn.q_proj, rank 2 and alpha 4 in other layers",
+      refused("alpha_pattern", {{layer, 8}}));
+  expect_in("singles out layers: found rank 3", refused("rank_pattern", {{layer, 3}}));
+  expect_in("the term of attention.q has rank 3, that of [training.adapter] 2: set rank = 3",
+            refused("rank_pattern", {{"q_proj", 3}}));
+  expect_in("the term of mlp.up has the scale 4, that of [training.adapter] 2: set alpha = 8",
+            refused("alpha_pattern", {{"up_proj", 8}}));
+  expect_in(
+      "'alpha_pattern' has two values for the module model.layers.0.self_attn.q_proj: of the "
+      "patterns \"q.*\" and \"q_proj\"",
+      refused("alpha_pattern", {{"q.*", 4}, {"q_proj", 8}}));
+  expect_in("'rank_pattern': the pattern '\\A(?:.*\\.)?(?:q_(proj)\\z' is refused",
+            refused("rank_pattern", {{"q_(proj", 2}}));
+  expect_in("'rank_pattern' must be an object", refused("rank_pattern", {1}));
+  expect_in("'rank_pattern' = 5000, expected 1 to 4096",
+            refused("rank_pattern", {{"q_proj", 5000}}));
+  expect_in("'rank_pattern' = 0, expected 1 to 4096", refused("rank_pattern", {{"q_proj", 0}}));
+  expect_in("'rank_pattern' must be an integer", refused("rank_pattern", {{"q_proj", 2.5}}));
+  expect_in("'alpha_pattern' must be a number", refused("alpha_pattern", {{"q_proj", "8"}}));
+}
+
+/// A table that PEFT trained apart from the head that shares its values has no counterpart.
+TEST_F(AdapterFiles, TablesApartFromTheirHeadAreNamed) {
+  const fs::path path = folder / "adapter_model.safetensors";
+  deck::AdapterKeys saving = keys;
+  saving.modules_to_save = {"embedding.token"};
+  const model::Config model = config_of(directory, saving);
+  write_adapter_of(folder.path(), model, saving, values_of(directory, model));
+  expect_in("has 2 tensors that the adapter has no place for: \"base_model.model.lm_head.weight\"",
+            refused(keys));
+  const std::vector<test::RawTensor> both = raw_tensors(path);
+  const auto is_head = [](const test::RawTensor& one) {
+    return one.name == "base_model.model.lm_head.weight";
+  };
+  std::vector<test::RawTensor> other = both;
+  std::ranges::find_if(other, is_head)->bytes[0] ^= 1;
+  test::put(path, test::safetensors(other));
+  expect_in(
+      "tensor \"base_model.model.lm_head.weight\" is not the token table, but this model's head is "
+      "tied: save the table with ensure_weight_tying = true",
+      test::refusal(
+          [&] { PretrainedWeights(folder.path(), model, FileKind::adapter).require_tied(); }));
+  std::erase_if(other, is_head);
+  test::put(path, test::safetensors(other));
+  expect_in("lacks 1 tensor of the adapter: \"base_model.model.lm_head.weight\"", refused(saving));
+  expect_in("; but this model's head is tied", refused(saving));
+}
+
+TEST(AdapterKeysOfDecks, NameWhatFitsNothing) {
+  const auto refused = [](const deck::AdapterKeys& keys) {
+    return test::refusal([&] { config_of(models / "llama_tied", keys); });
+  };
+  expect_in("training.adapter.groups: \"mlp.*\" fits none of this model's targets: attention.q",
+            refused({.rank = 2, .targets = {"attention.q"}, .groups = {{"mlp.*", 4, 0.0}}}));
+  expect_in(
+      "training.adapter.modules_to_save: \"head\" fits none of this model's tables and norms: "
+      "embedding.token, norm1, norm2, head.norm",
+      refused({.rank = 2, .modules_to_save = {"embedding.token", "head"}}));
+  expect_in("rank must be given", refused({.modules_to_save = {"head.norm"}}));
+  expect_in("rank must be given", refused({.groups = {{"mlp.*", 4, 0.0}}}));
+}
+
 TEST_F(AdapterFiles, OtherShapesAndFormatsAreNamed) {
   const fs::path path = folder / "adapter_model.safetensors";
-  std::vector<test::RawTensor> tensors;
-  const TensorFile file(path);
-  const std::string bytes = test::content(path);
-  for (const auto& [name, entry] : file.tensors())
-    tensors.push_back({name, entry.dtype, entry.shape,
-                       bytes.substr(std::size_t(entry.first_byte), std::size_t(entry.bytes))});
+  std::vector<test::RawTensor> tensors = raw_tensors(path);
   std::swap(tensors[0].shape[0], tensors[0].shape[1]);
   test::put(path, test::safetensors(tensors));
   expect_in("mlp.up_proj.lora_A.weight\" has shape [45, 2], the adapter needs [2, 45]: ",
@@ -304,13 +448,12 @@ TEST_F(AdapterFiles, OtherAdaptersAreRefused) {
   for (const char* key : {"use_dora", "use_qalora", "lora_bias"})
     expect_in("'" + std::string(key) + "' = true is not supported", refused(key, true));
   expect_in("'bias' = \"all\" is not supported", refused("bias", "all"));
-  expect_in("'alpha_pattern' = ", refused("alpha_pattern", {{"q_proj", 8}}));
   expect_in("'init_lora_weights' = \"pissa\" changed the base",
             refused("init_lora_weights", "pissa"));
   expect_in(
       "'target_parameters' = a list is not supported: adapters fit linear layers, not experts",
       refused("target_parameters", {"mlp.experts.gate_up_proj"}));
-  expect_in("'r' must be a number", refused("r", "2"));
+  expect_in("'r' must be an integer", refused("r", "2"));
   expect_in("'lora_alpha' must be a number", refused("lora_alpha", nullptr));
 }
 
@@ -337,12 +480,8 @@ TEST(AdapterNames, ExpertsHaveNone) {
   write_adapter_of(out.path(), model, keys, values_of(directory, model));
   const std::string expert =
       "base_model.model.model.layers.0.block_sparse_moe.experts.3.w1.lora_A.weight";
-  const TensorFile file(out / "adapter_model.safetensors");
-  const std::string bytes = test::content(out / "adapter_model.safetensors");
-  std::vector<test::RawTensor> tensors{{expert, "F32", {2, 1}, std::string(8, '\0')}};
-  for (const auto& [name, entry] : file.tensors())
-    tensors.push_back({name, entry.dtype, entry.shape,
-                       bytes.substr(std::size_t(entry.first_byte), std::size_t(entry.bytes))});
+  std::vector<test::RawTensor> tensors = raw_tensors(out / "adapter_model.safetensors");
+  tensors.push_back({expert, "F32", {2, 1}, std::string(8, '\0')});
   test::put(out / "adapter_model.safetensors", test::safetensors(tensors));
   expect_in("has 1 tensor that the adapter has no place for: \"" + expert + "\"",
             test::refusal([&] { PretrainedWeights(out.path(), model, FileKind::adapter); }));

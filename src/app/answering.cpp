@@ -124,10 +124,10 @@ void Answering::identify() {
   comm::together(job_, [&] {
     if (job_.rank() != 0) return;
     Fnv1a hash;
-    hash.add(checkpoint_ ? checkpoint_->identity
-                         : weights_identity(interop::PretrainedWeights(options_.weights, model_),
-                                            model_, false));
-    if (adapter_) hash.add(weights_identity(*adapter_, model_, true));
+    hash.add(checkpoint_
+                 ? checkpoint_->identity
+                 : weights_identity(interop::PretrainedWeights(options_.weights, model_), model_));
+    if (adapter_) hash.add(weights_identity(*adapter_, model_));
     hash.add(model::text(model_));
     hash.add(model::name(model_.precision));
     for (int token = 0; tokenizer_ && token < tokenizer_->vocab_size(); ++token)

@@ -209,7 +209,7 @@ class Evaluation {
         sets.insert(sets.end(), options_.sets.begin(), options_.sets.end());
         deck_ = deck_of_weights(options_.weights, checkpoint_, job_.size(), sets);
         model_ = model::config(deck_.model, deck_.training.precision);
-        if (model_.adapter.rank == 0 && model_.quantization != Quantization::none)
+        if (!model_.adapter.exists() && model_.quantization != Quantization::none)
           model::freeze(model_, [](const model::Parameter&) { return true; });
       };
       parse({});

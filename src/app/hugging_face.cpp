@@ -178,7 +178,7 @@ class HuggingFaceExport {
       make_directory(options_.output);
     });
     open();
-    model_.adapter.rank > 0 && !options_.merge ? write_adapter() : write_model();
+    model_.adapter.exists() && !options_.merge ? write_adapter() : write_model();
   }
 
  private:
@@ -198,7 +198,7 @@ class HuggingFaceExport {
       deck_ = deck::parse(found_->deck_text, found_->directory.string());
       model_ = model::config(deck_.model, "fp32");
       if (!has_adapter(*found_)) model_.adapter = {};  // imported, and not trained yet
-      require(!options_.merge || model_.adapter.rank > 0, Failure::input,
+      require(!options_.merge || model_.adapter.exists(), Failure::input,
               "{}: has no adapter to merge: leave out --merge", options_.run);
     });
   }

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <nlohmann/json.hpp>
+
 #include "base/error.hpp"
 #include "device/device.hpp"
 #include "interop/hugging_face.hpp"
@@ -22,15 +24,22 @@ deck::Deck deck_of_weights(const std::string& weights,
 }
 
 std::vector<std::string> adapter_sets(const std::string& directory, const model::Config& model) {
-  require(model.adapter.rank == 0, Failure::input,
+  require(!model.adapter.exists(), Failure::input,
           "--adapter {}: these weights have an adapter of their own. Name the model that it was "
           "trained on.",
           directory);
   const deck::AdapterKeys keys = interop::adapter_keys(directory, model);
+  std::vector<std::string> groups;
+  for (const deck::AdapterGroupKeys& group : keys.groups)
+    groups.push_back(
+        fmt::format("{{pattern=\"{}\",rank={},alpha={}}}", group.pattern, group.rank, group.alpha));
   return {fmt::format("training.adapter.rank={}", keys.rank),
           fmt::format("training.adapter.alpha={}", keys.alpha),
           fmt::format("training.adapter.scaling=\"{}\"", keys.scaling),
-          fmt::format("training.adapter.targets=[\"{}\"]", fmt::join(keys.targets, "\",\""))};
+          fmt::format("training.adapter.targets=[\"{}\"]", fmt::join(keys.targets, "\",\"")),
+          fmt::format("training.adapter.groups=[{}]", fmt::join(groups, ",")),
+          fmt::format("training.adapter.modules_to_save={}",
+                      nlohmann::json(keys.modules_to_save).dump())};
 }
 
 hardware::Cluster cluster_of(const comm::Session& session, const comm::Communicator& job) {

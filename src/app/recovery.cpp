@@ -62,7 +62,7 @@ bool Recovery::roll_back(std::int64_t bad_step) {
   saving_.settle();
   const auto checkpoint = io::find_checkpoint(world_, deck_.output.directory, spoilt_);
   // One of the base model alone cannot bring the adapter's first values back.
-  if (!checkpoint || (model_.adapter.rank > 0 && !has_adapter(*checkpoint))) return false;
+  if (!checkpoint || (model_.adapter.exists() && !has_adapter(*checkpoint))) return false;
   saving_.trust(*checkpoint);
   load(*checkpoint, data_text_, model_, engine_, world_);
   gone_back_to_ = checkpoint->step;

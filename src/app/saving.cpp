@@ -117,16 +117,19 @@ std::int64_t Saving::beside_bytes() const { return library_bytes + copy_bytes_[c
 void Saving::open(engine::Engine& engine) {
   engine_ = &engine;
   const deck::OutputKeys& output = run_.deck.output;
+  const std::set<std::string> frozen = model::frozen_names(run_.model);
   writer_.emplace(output.directory, crew_, max_copy_bytes_,
-                  io::Retention{output.keep_last, output.keep_every, output.keep_best},
-                  model::frozen_names(run_.model));
-  // An adapter of its own replaces factors of that checkpoint, which may be frozen, too. Quantized
+                  io::Retention{output.keep_last, output.keep_every, output.keep_best}, frozen);
+  // An adapter of its own replaces values of that checkpoint, which may be frozen, too. Quantized
   // blocks have other values than the weights that they were made of.
+  if (run_.first_adapter && std::ranges::any_of(frozen, [&](const std::string& name) {
+        return run_.first_adapter->has(name);
+      }))
+    return;
   if (run_.resume)
     trust(*run_.resume);
   else if (run_.first_weights && run_.first_weights->checkpoint &&
-           run_.model.quantization == Quantization::none &&
-           !(run_.first_adapter && has_adapter(*run_.first_weights->checkpoint)))
+           run_.model.quantization == Quantization::none)
     trust(*run_.first_weights->checkpoint);
 }
 

@@ -85,7 +85,7 @@ std::string model_text_at(const io::CheckpointInfo& checkpoint, const model::Con
   const deck::Deck deck = deck::parse(checkpoint.deck_text, checkpoint.directory.string());
   model::Config model = model::config(deck.model, "fp32");
   if (model.rotary()) model.seq_len = other.seq_len;
-  if (model.adapter.rank == 0) model.adapter = other.adapter;
+  if (!model.adapter.exists()) model.adapter = other.adapter;
   model.quantization = other.quantization;
   return model::text(model);
 }
@@ -140,13 +140,13 @@ model::Precision precision_of(interop::Dtype dtype) {
   return model::Precision::fp32;
 }
 
-std::string weights_identity(const interop::PretrainedWeights& weights, const model::Config& model,
-                             bool adapter) {
+std::string weights_identity(const interop::PretrainedWeights& weights,
+                             const model::Config& model) {
   constexpr std::int64_t most = 64;  // values at each end of a tensor
   Fnv1a hash;
   std::vector<float> values;
   for (const engine::Slab& slab : interop::whole_weights(model)) {
-    if (is_factor(slab.name) != adapter) continue;
+    if (!weights.has(slab.name)) continue;
     values.resize(std::size_t(std::min(most, slab.elements)));
     hash.add(slab.name);
     for (const std::int64_t first : {std::int64_t{0}, slab.elements - std::ssize(values)}) {
@@ -223,6 +223,7 @@ std::unique_ptr<interop::PretrainedWeights> open_adapter(const std::string& dire
   comm::together(world, [&] {
     adapter =
         std::make_unique<interop::PretrainedWeights>(directory, model, interop::FileKind::adapter);
+    if (world.rank() == 0) adapter->require_tied();
   });
   if (log::leads()) log::info("the adapter has the weights in {}", directory);
   return adapter;

@@ -59,10 +59,9 @@ struct FirstWeights {
   std::optional<io::CheckpointInfo> checkpoint;  ///< nothing: a Hugging Face model
 };
 
-/// A text that differs where values do: some of each tensor of a Hugging Face model, or of an
-/// adapter. @throws Error(input)
-std::string weights_identity(const interop::PretrainedWeights& weights, const model::Config& model,
-                             bool adapter);
+/// A text that differs where values do: some of each parameter that the files hold.
+/// @throws Error(input)
+std::string weights_identity(const interop::PretrainedWeights& weights, const model::Config& model);
 
 /// Finds weights that fit the model, before long work. Collective.
 /// @throws AgreedError(input), AgreedError(storage)
@@ -87,7 +86,7 @@ std::unique_ptr<interop::PretrainedWeights> open_adapter(const std::string& dire
                                                          const model::Config& model,
                                                          comm::Communicator& world);
 
-/// Fills the slabs that are an adapter's weights. Collective. @throws AgreedError(input)
+/// Fills the slabs whose parameters an adapter's files hold. Collective. @throws AgreedError(input)
 void load_adapter(const interop::PretrainedWeights& adapter, std::vector<engine::Slab> slabs,
                   comm::Communicator& world);
 

@@ -84,13 +84,28 @@ const Schema<OptimizerKeys>& optimizer_schema() {
   return schema;
 }
 
+const Schema<AdapterGroupKeys>& adapter_group_schema() {
+  static const auto schema = [] {
+    return Schema<AdapterGroupKeys>()
+        .key("pattern", &AdapterGroupKeys::pattern,
+             {.help = "pattern of linear layers, as in targets: \"mlp.*\"", .required = true})
+        .key("rank", &AdapterGroupKeys::rank,
+             {.help = "rank of the matching layers' terms; 0: as without a group",
+              .min = 0,
+              .max = largest_adapter_rank})
+        .key("alpha", &AdapterGroupKeys::alpha,
+             {.help = "alpha of the matching layers' terms; 0: as without a group", .min = 0});
+  }();
+  return schema;
+}
+
 const Schema<AdapterKeys>& adapter_schema() {
   static const auto schema = [] {
     return Schema<AdapterKeys>()
         .key("rank", &AdapterKeys::rank,
-             {.help = "rank of the adapter's terms, which alone are trained; 0: no adapter",
+             {.help = "rank of the adapter's terms; 0: no adapter",
               .min = 0,
-              .max = 4096,
+              .max = largest_adapter_rank,
               .aliases = {"r"}})
         .key(
             "alpha", &AdapterKeys::alpha,
@@ -102,9 +117,14 @@ const Schema<AdapterKeys>& adapter_schema() {
              {.help = "linear layers that get a term, as patterns: \"attention.*\", "
                       "\"mlp.out\"; empty: all",
               .aliases = {"target_modules"}})
+        .key("modules_to_save", &AdapterKeys::modules_to_save,
+             {.help = "modules that are trained whole besides the terms, as patterns: "
+                      "\"embedding.token\", \"head\", \"*norm*\"; empty: none"})
         .key("weights", &AdapterKeys::weights,
-             {.help = "initial weights: directory of an adapter of PEFT with the same rank, scale "
-                      "and targets; empty: the terms begin as zero"});
+             {.help = "initial weights: directory of an adapter of PEFT with the same ranks, "
+                      "scales, targets and modules_to_save; empty: the terms begin as zero"})
+        .tables("groups", &AdapterKeys::groups, adapter_group_schema(),
+                "Exceptions for some linear layers; the first matching group counts");
   }();
   return schema;
 }
@@ -164,7 +184,7 @@ const Schema<TrainingKeys>& training_schema() {
               .aliases = {"silence_limit_s"}})
         .table("optimizer", &TrainingKeys::optimizer, optimizer_schema(), "Optimizer")
         .table("adapter", &TrainingKeys::adapter, adapter_schema(),
-               "Low-rank adapter (LoRA): trained terms of linear layers; all else is frozen");
+               "Low-rank adapter (LoRA): trained terms of linear layers; other weights are frozen");
   }();
   return schema;
 }

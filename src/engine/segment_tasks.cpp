@@ -1,6 +1,7 @@
 #include "segment_tasks.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -49,11 +50,9 @@ SegmentTasks<Storage>::SegmentTasks(const plan::Plan& plan, const model::Config&
                                     const plan::Place& place,
                                     const std::map<int, BlockPieces>& blocks)
     : hidden_(model.hidden_size),
-      lora_rank_(model.adapter.rank),
       eps_(float(model.norm_eps)),
       gain_base_(model.gain_base()),
       embedding_scale_(model.embedding_scale()),
-      lora_scale_(float(model.adapter.scale)),
       logits_cap_(float(model.logits_cap)),
       num_experts_(model.num_experts),
       experts_per_token_(model.experts_per_token),
@@ -116,6 +115,16 @@ void SegmentTasks<Storage>::describe_attention(const plan::Stage& stage,
 }
 
 template <class Storage>
+void SegmentTasks<Storage>::describe_low(const Operator& op, const model::Adapter& adapter) {
+  int first = 0;
+  for (const Module module : op.modules) {
+    const model::Adapter::Target& target = *adapter.find(module);
+    low_columns_[std::size_t(module)] = {std::exchange(first, first + target.rank), target.rank};
+    lora_scales_[std::size_t(module)] = float(adapter.scale(target));
+  }
+}
+
+template <class Storage>
 void SegmentTasks<Storage>::describe(List& list, const model::Config& model, SegmentKind kind,
                                      const model::Split& split) {
   list.segment = model::segment(model, kind, split.cuts_sequences());
@@ -151,6 +160,7 @@ void SegmentTasks<Storage>::describe(List& list, const model::Config& model, Seg
                              return reader.read != op.written || reader.output_only;
                            })));
     if (op.kind == OperatorKind::choose_experts) list.routes = op.statistics.front();
+    if (op.part == Part::lora_a) describe_low(op, model.adapter);
     if (op.kind == OperatorKind::cross_entropy)
       list.tensors[std::size_t(op.written)].columns = rows_of_table_;
     if (op.kind != OperatorKind::gelu) continue;
@@ -493,10 +503,9 @@ void SegmentTasks<Storage>::for_modules(const Pass& p, const Operator& op, const
     return each(c);
   }
   std::int64_t statistics = 0;
-  int index = 0;
   for (const Module module : op.modules) {
     Call c = whole;
-    const Columns low{lora_rank_ * index++, lora_rank_};
+    const Columns& low = low_columns_[std::size_t(module)];
     const Columns& columns = op.part == Part::lora_a ? low : columns_[std::size_t(module)];
     cut(c.written, columns);
     cut(c.d_written, columns);
@@ -527,6 +536,22 @@ void SegmentTasks<Storage>::for_modules(const Pass& p, const Operator& op, const
   }
 }
 
+/// Scales the tensor between an adapter's factors, or its gradient: terms of one scale together.
+template <class Storage>
+void SegmentTasks<Storage>::scale_low(const Operator& op, Matrix low) const {
+  for (auto first = op.modules.begin(); first != op.modules.end();) {
+    const float scale = lora_scales_[std::size_t(*first)];
+    const auto end = std::find_if(first, op.modules.end(), [&](Module module) {
+      return lora_scales_[std::size_t(module)] != scale;
+    });
+    const Columns &begin = low_columns_[std::size_t(*first)],
+                  &last = low_columns_[std::size_t(*std::prev(end))];
+    kernels::scale<Storage>(
+        scale, kernels::columns<Storage>(low, begin.first, last.first + last.count - begin.first));
+    first = end;
+  }
+}
+
 template <class Storage>
 void SegmentTasks<Storage>::run_forward(const Pass& p, const Operator& op, const Call& whole,
                                         bool again) const {
@@ -538,7 +563,7 @@ void SegmentTasks<Storage>::run_forward(const Pass& p, const Operator& op, const
     if (of_heads) c.read = c.written;
     again && !of_heads ? c.again() : c.forward();
   });
-  if (op.part == Part::lora_a) scale_low(whole.written);
+  if (op.part == Part::lora_a) scale_low(op, whole.written);
 }
 
 // --- tasks --------------------------------------------------------------------------------------
@@ -660,7 +685,7 @@ void SegmentTasks<Storage>::backward(const Operands& o, const StepScalars& step)
     if (op.read == TensorId::input) c.d_residual = sum;
     if (op.kind == OperatorKind::choose_experts) c.router_loss = router_loss(step);
     for_modules(p, op, c, [](const Call& one) { one.backward_input(); });
-    if (op.part == Part::lora_b) scale_low(c.d_read);
+    if (op.part == Part::lora_b) scale_low(op, c.d_read);
     if (op.read == TensorId::input) sum = c.d_read;
   }
 }

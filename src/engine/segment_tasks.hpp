@@ -82,6 +82,7 @@ class SegmentTasks {
   void describe_attention(const plan::Stage& stage, const model::Config& model);
   void describe(List& list, const model::Config& model, model::SegmentKind kind,
                 const model::Split& split);
+  void describe_low(const model::Operator& op, const model::Adapter& adapter);
   Pass pass(const Operands& o, bool backward) const;
 
   Matrix stream(const Operands& o, schedule::Role role) const {
@@ -112,19 +113,15 @@ class SegmentTasks {
   template <class Each>
   void for_modules(const Pass& p, const model::Operator& op, const Call& whole, Each each,
                    bool multiplies = true) const;
-  /// Scales the tensor between an adapter's factors, or its gradient.
-  void scale_low(Matrix low) const {
-    kernels::scale<Storage>(lora_scale_, {low.data(), low.size()});
-  }
+  void scale_low(const model::Operator& op, Matrix low) const;
   bool adds_to(const Pass& p, model::TensorId id) const;
   void run_forward(const Pass& p, const model::Operator& op, const Call& whole, bool again) const;
 
   int tp_, tp_rank_;
   int hidden_;
-  int lora_rank_;
   int rows_of_table_;  ///< tokens of the vocabulary that this rank has
   kernels::VocabularyPart vocabulary_;
-  float eps_, gain_base_, embedding_scale_, lora_scale_, logits_cap_;
+  float eps_, gain_base_, embedding_scale_, logits_cap_;
   int num_experts_, experts_per_token_;
   int cp_, first_token_;       ///< ranks that share a sequence; place of this rank's first token
   int first_held_, num_held_;  ///< experts that this rank holds
@@ -134,6 +131,9 @@ class SegmentTasks {
   int block_tokens_, blocks_per_sequence_;  ///< of the key cache, in generation
   kernels::AttentionShape attention_;
   std::array<Columns, model::num_modules> columns_;
+  /// Columns of a module in the tensor between the factors of adapters, and the scale of its term.
+  std::array<Columns, model::num_modules> low_columns_;
+  std::array<float, model::num_modules> lora_scales_{};
   std::map<model::SegmentKind, List> lists_;
   const std::map<int, BlockPieces>& blocks_;
   mutable std::vector<std::int64_t> loads_;  ///< written by the compute channel

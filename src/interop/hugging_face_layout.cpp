@@ -52,18 +52,24 @@ class LayoutBuilder {
       own_ = {{"mlp.router", {"mlp.gate"}},
               {"mlp.experts.in", {"mlp.experts.gate_up_proj"}},
               {"mlp.experts.out", {"mlp.experts.down_proj"}}};
-    layout_.prefix = (of_adapter ? "base_model.model." : "") + names_.prefix;
-    layout_.head = names_.head + ".weight";
+    const std::string base(of_adapter ? peft_prefix : "");
+    layout_.prefix = base + names_.prefix;
+    // PEFT has the library's names in memory: there all heads have one name since its version 5.
+    layout_.head = base + (of_adapter ? "lm_head" : names_.head) + ".weight";
   }
 
   HuggingFaceLayout build() {
     for (const model::Block& block : model::blocks(model_))
       for (const Parameter& parameter : block.parameters)
-        if (parameter.id.is_adapter() == of_adapter_) add(block, parameter);
+        if (has(parameter.id)) add(block, parameter);
     return std::move(layout_);
   }
 
  private:
+  bool has(model::ParameterId id) const {
+    return id.is_adapter() == of_adapter_ || (of_adapter_ && model_.adapter.saves(id.module));
+  }
+
   void add(const model::Block& block, const Parameter& parameter) {
     auto [module, kind] = split(parameter.name);
     const bool in_layer = block.kind == model::BlockKind::layer;
@@ -89,6 +95,15 @@ class LayoutBuilder {
     if (stacked)
       layout_.tensors.back().shape = {experts, placed.rows() / experts, placed.columns()};
     layout_.parameters.push_back(std::move(placed));
+    if (of_adapter_ && module == "embedding.token" && model_.tied_head) add_tied_head();
+  }
+
+  /// PEFT saves the table of a tied head a second time, as the head's.
+  void add_tied_head() {
+    Placed head = layout_.parameters.back();
+    head.runs = {{layout_.head, 0, head.rows()}};
+    add_tensor(head.runs.front(), head);
+    layout_.parameters.push_back(std::move(head));
   }
 
   std::vector<RowRun> fused(const Parameter& parameter, const std::string& tensor,
@@ -97,7 +112,7 @@ class LayoutBuilder {
             "training.adapter.targets: PEFT has no counterpart of {}: its queries, keys and values "
             "share a first factor",
             parameter.name);
-    if (parameter.id.part == model::Part::lora_a) return {{tensor, 0, model_.adapter.rank}};
+    if (parameter.id.part == model::Part::lora_a) return {{tensor, 0, parameter.shape.front()}};
     return fused_rows(model_, tensor, module);
   }
 

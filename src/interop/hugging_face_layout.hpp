@@ -39,6 +39,9 @@ struct HuggingFaceLayout {
   std::string head;  ///< tensor of a head that is not tied
 };
 
+/// Begins the names of all tensors in an adapter's file.
+inline constexpr std::string_view peft_prefix = "base_model.model.";
+
 /// Tensors of a layer's experts in a file. Stacked: one holds all experts' first products, as
 /// [experts, gate rows then up rows, inputs], and one all second ones, as the Transformers library
 /// has them in memory.
@@ -59,7 +62,9 @@ bool is_stacked_experts(std::string_view tensor);
 
 /// The factors of a model's adapter, as PEFT has them: "base_model.model.", the module's name, then
 /// ".lora_A.weight" [rank, inputs] or ".lora_B.weight" [outputs, rank]. No factor is transposed;
-/// one that belongs to fused queries, keys and values has the rows of their weight.
+/// one that belongs to fused queries, keys and values has the rows of their weight. Modules that
+/// are trained whole have their tensors of the model, after "base_model.model."; the token table of
+/// a tied head is there twice.
 ///
 /// @throws Error(input)  for falcon's queries if key heads are fewer: PEFT has one first factor for
 /// both

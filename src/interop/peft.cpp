@@ -1,5 +1,7 @@
 #include "peft.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -14,6 +16,7 @@
 #include "deck/json.hpp"
 #include "json_reader.hpp"
 #include "model/layer.hpp"
+#include "tokenizer/pattern.hpp"
 
 namespace brume::interop {
 namespace {
@@ -41,6 +44,20 @@ std::vector<float> tensor_values(const Placed& placed, const FillSlabs& fill) {
   return turned;
 }
 
+/// A module of a tensor: its name in a layer, or outside of layers that in the model.
+std::string module_in(std::string_view tensor, const model::Config& config) {
+  tensor.remove_prefix(peft_prefix.size());
+  for (const std::string_view end : {".lora_A.weight", ".lora_B.weight", ".weight", ".bias"})
+    if (tensor.ends_with(end)) {
+      tensor.remove_suffix(end.size());
+      break;
+    }
+  const families::TensorNames& names = config.family->tensors;
+  const std::string layers = names.prefix + names.layers;
+  if (tensor.starts_with(layers)) tensor = tensor.substr(tensor.find('.', layers.size()) + 1);
+  return std::string(tensor);
+}
+
 /// A key of adapter_config.json; null if the file leaves it out.
 json value_of(const json& config, const char* key) {
   const auto found = config.find(key);
@@ -55,9 +72,9 @@ bool is_off(const json& value) {
 
 /// Refuses what changes the computation without a tensor of its own.
 void check_features(const json& config, const std::string& name) {
-  for (const char* key : {"alpha_pattern", "rank_pattern", "bias", "lora_bias", "use_dora",
-                          "use_qalora", "use_bdlora", "alora_invocation_tokens", "arrow_config",
-                          "kasa_config", "monteclora_config", "layer_replication"})
+  for (const char* key :
+       {"bias", "lora_bias", "use_dora", "use_qalora", "use_bdlora", "alora_invocation_tokens",
+        "arrow_config", "kasa_config", "monteclora_config", "layer_replication"})
     require(is_off(value_of(config, key)), Failure::input,
             "{}: '{}' = {} is not supported: found an adapter that is not W x + scale B A x alone",
             name, key, deck::describe_json(value_of(config, key)));
@@ -84,7 +101,7 @@ json adapter_config(const fs::path& directory) {
   return config;
 }
 
-/// The file of an adapter's factors. @throws Error(input) where it is in another format
+/// The file of an adapter's tensors. @throws Error(input) where it is in another format
 fs::path tensors_in(const fs::path& directory) {
   const fs::path tensors = directory / adapter_tensor_file;
   std::error_code none;
@@ -96,20 +113,99 @@ fs::path tensors_in(const fs::path& directory) {
   return tensors;
 }
 
-void check_adapter_config(const json& config, const model::Adapter& adapter,
-                          const std::string& name) {
-  const double rank = number(at(config, "r", name), "r", name),
-               alpha = number(at(config, "lora_alpha", name), "lora_alpha", name);
-  require(rank == adapter.rank, Failure::input,
-          "{}: 'r' = {}, but training.adapter.rank = {}: set it to the file's", name, rank,
-          adapter.rank);
-  const bool rslora = value_of(config, "use_rslora") == true;
-  const double scale = alpha / (rslora ? std::sqrt(rank) : rank);
-  constexpr double rounding = 1e-12;
-  require(std::abs(scale - adapter.scale) <= rounding * std::abs(scale), Failure::input,
-          "{}: terms have the scale {}, those of [training.adapter] {}: set alpha = {} and scaling "
-          "= \"{}\"",
-          name, scale, adapter.scale, alpha, rslora ? "rslora" : "standard");
+/// Values of modules, by the patterns of their names in a key of adapter_config.json.
+///
+/// @source  github.com/huggingface/peft, src/peft/utils/other.py, get_pattern_key
+class ModuleValues {
+ public:
+  /// @throws Error(input)
+  ModuleValues(const json& config, const char* key, const std::string& name) {
+    const json patterns = value_of(config, key);
+    where_ = fmt::format("{}: '{}'", name, key);
+    constexpr std::size_t most = 10000;
+    require(is_off(patterns) || (patterns.is_object() && patterns.size() <= most), Failure::input,
+            "{} must be an object of at most {} patterns of modules", where_, most);
+    if (is_off(patterns)) return;
+    for (const auto& [pattern, value] : patterns.items())
+      items_.push_back(
+          {pattern, tokenizer::Pattern("\\A(?:.*\\.)?(?:" + pattern + ")\\z", where_), value});
+  }
+
+  /// @return null if no pattern fits
+  /// @throws Error(input)  if several fit: readers of JSON may change their order
+  json of(const std::string& module) const {
+    const Item* found = nullptr;
+    for (const Item& item : items_) {
+      if (!item.fits.find(module, 0)) continue;
+      require(found == nullptr || found->value == item.value, Failure::input,
+              "{} has two values for the module {}: of the patterns {} and {}. Remove one", where_,
+              module, shown(found ? found->pattern : ""), shown(item.pattern));
+      found = &item;
+    }
+    return found == nullptr ? json() : found->value;
+  }
+
+ private:
+  struct Item {
+    std::string pattern;
+    tokenizer::Pattern fits;
+    json value;
+  };
+  std::string where_;
+  std::vector<Item> items_;
+};
+
+bool is_rslora(const json& config) { return value_of(config, "use_rslora") == true; }
+
+/// Rank and alpha that a file gives the targets of a model. @throws Error(input)
+std::vector<model::Adapter::Target> targets_in(const json& config, const std::string& name,
+                                               const model::Config& model) {
+  const auto rank_of = [&](const json& value, const char* key) {
+    const std::int64_t rank = size(value, key, name);
+    require(rank >= 1 && rank <= deck::largest_adapter_rank, Failure::input,
+            "{}: '{}' = {}, expected 1 to {}", name, key, rank, deck::largest_adapter_rank);
+    return int(rank);
+  };
+  const int rank = rank_of(at(config, "r", name), "r");
+  const double alpha = number(at(config, "lora_alpha", name), "lora_alpha", name);
+  const ModuleValues ranks(config, "rank_pattern", name), alphas(config, "alpha_pattern", name);
+  std::vector<model::Adapter::Target> targets = model.adapter.targets;
+  std::set<model::Module> known;
+  const HuggingFaceLayout layout = adapter_layout(model);
+  for (const auto& [weight, both] : factors(layout)) {
+    const std::string module = weight.substr(0, weight.rfind('.'));
+    const json own_rank = ranks.of(module), own_alpha = alphas.of(module);
+    const model::Adapter::Target here{
+        .module = both.a->parameter.id.module,
+        .rank = own_rank.is_null() ? rank : rank_of(own_rank, "rank_pattern"),
+        .alpha = own_alpha.is_null() ? alpha : number(own_alpha, "alpha_pattern", name)};
+    model::Adapter::Target& target =
+        *std::ranges::find(targets, here.module, &model::Adapter::Target::module);
+    require(known.insert(here.module).second || target == here, Failure::input,
+            "{}: 'rank_pattern' or 'alpha_pattern' singles out layers: found rank {} and alpha {} "
+            "for {}, rank {} and alpha {} in other layers. Brume needs the same in all layers",
+            name, here.rank, here.alpha, module, target.rank, target.alpha);
+    target = here;
+  }
+  return targets;
+}
+
+void check_adapter_config(const json& config, const model::Config& model, const std::string& name) {
+  model::Adapter file{.targets = targets_in(config, name, model), .rslora = is_rslora(config)};
+  for (std::size_t i = 0; i < file.targets.size(); ++i) {
+    const model::Adapter::Target &found = file.targets[i], &asked = model.adapter.targets[i];
+    require(found.rank == asked.rank, Failure::input,
+            "{}: the term of {} has rank {}, that of [training.adapter] {}: set rank = {}", name,
+            model::module_name(found.module), found.rank, asked.rank, found.rank);
+    const double scale = file.scale(found), asked_scale = model.adapter.scale(asked);
+    constexpr double rounding = 1e-12;
+    require(
+        std::abs(scale - asked_scale) <= rounding * std::abs(scale), Failure::input,
+        "{}: the term of {} has the scale {}, that of [training.adapter] {}: set alpha = {} and "
+        "scaling = \"{}\"",
+        name, model::module_name(found.module), scale, asked_scale, found.alpha,
+        file.rslora ? "rslora" : "standard");
+  }
   if (const json dropout = value_of(config, "lora_dropout");
       !is_off(dropout) && dropout != 0.0 && log::leads())
     log::warn("{}: 'lora_dropout' = {} has no effect", name, deck::describe_json(dropout));
@@ -117,8 +213,8 @@ void check_adapter_config(const json& config, const model::Adapter& adapter,
 
 }  // namespace
 
-fs::path adapter_file(const fs::path& directory, const model::Adapter& adapter) {
-  check_adapter_config(adapter_config(directory), adapter,
+fs::path adapter_file(const fs::path& directory, const model::Config& config) {
+  check_adapter_config(adapter_config(directory), config,
                        (directory / adapter_config_file).string());
   return tensors_in(directory);
 }
@@ -126,18 +222,10 @@ fs::path adapter_file(const fs::path& directory, const model::Adapter& adapter) 
 deck::AdapterKeys adapter_keys(const fs::path& directory, const model::Config& config) {
   const json file = adapter_config(directory);
   const std::string name = (directory / adapter_config_file).string();
-  constexpr std::int64_t largest_rank = 4096;
-  const std::int64_t rank = size(at(file, "r", name), "r", name);
-  require(rank >= 1 && rank <= largest_rank, Failure::input, "{}: 'r' = {}, expected 1 to {}", name,
-          rank, largest_rank);
-  deck::AdapterKeys keys{.rank = int(rank),
-                         .alpha = number(at(file, "lora_alpha", name), "lora_alpha", name),
-                         .scaling = value_of(file, "use_rslora") == true ? "rslora" : "standard",
-                         .weights = directory.string()};
   const TensorFile tensors(tensors_in(directory));
-  const auto has = [&](model::Module target) {
+  const auto has = [&](model::Adapter adapter) {
     model::Config adapted = config;
-    adapted.adapter = {.rank = keys.rank, .scale = 1.0, .targets = {target}};
+    adapted.adapter = std::move(adapter);
     try {
       return std::ranges::any_of(adapter_layout(adapted).tensors, [&](const NewTensor& tensor) {
         return tensors.tensors().contains(tensor.name);
@@ -146,10 +234,25 @@ deck::AdapterKeys adapter_keys(const fs::path& directory, const model::Config& c
       return false;
     }
   };
-  for (const model::Module target : model::adapter_targets(config))
-    if (has(target)) keys.targets.push_back(model::target_name(target));
-  require(!keys.targets.empty(), Failure::input, "{}: has no tensor of this model's linear layers",
-          tensors.name());
+  model::Config adapted = config;
+  for (const model::Module module : model::adapter_targets(config)) {
+    const model::Adapter::Target target{.module = module, .rank = 1, .alpha = 1.0};
+    if (has({.targets = {target}})) adapted.adapter.targets.push_back(target);
+  }
+  require(adapted.adapter.exists(), Failure::input,
+          "{}: has no tensor of this model's linear layers", tensors.name());
+  const std::vector<model::Adapter::Target> targets = targets_in(file, name, adapted);
+  deck::AdapterKeys keys{.rank = targets.front().rank,
+                         .alpha = targets.front().alpha,
+                         .scaling = is_rslora(file) ? "rslora" : "standard",
+                         .weights = directory.string()};
+  for (const model::Adapter::Target& target : targets) {
+    keys.targets.push_back(model::module_name(target.module));
+    if (target.rank != keys.rank || target.alpha != keys.alpha)
+      keys.groups.push_back({keys.targets.back(), target.rank, target.alpha});
+  }
+  for (const model::Module module : model::modules_to_save(config))
+    if (has({.saved = {module}})) keys.modules_to_save.push_back(model::module_name(module));
   return keys;
 }
 
@@ -162,39 +265,45 @@ void write_adapter(const fs::path& directory, const model::Config& config,
   for (const Placed& placed : layout.parameters) file.write(tensor_values(placed, fill));
   file.commit();
 
-  std::set<std::string> modules;
-  for (const auto& [weight, both] : factors(layout)) {
-    const std::string name =
-        weight.substr(config.family->tensors.prefix.size() + config.family->tensors.layers.size());
-    const std::size_t begin = name.find('.') + 1;
-    modules.insert(name.substr(begin, name.rfind('.') - begin));
+  const double alpha = keys.alpha > 0.0 ? keys.alpha : keys.rank;
+  std::set<std::string> modules, saved;
+  json ranks = json::object(), alphas = json::object();
+  for (const Placed& placed : layout.parameters) {
+    const std::string module = module_in(placed.runs.front().tensor, config);
+    const model::Adapter::Target* const target = config.adapter.find(placed.parameter.id.module);
+    (target ? modules : saved).insert(module);
+    if (target && target->rank != keys.rank) ranks[module] = target->rank;
+    if (target && target->alpha != alpha) alphas[module] = target->alpha;
   }
+  const bool tied = config.tied_head && config.adapter.saves(model::Module::token);
   const json written{{"peft_type", "LORA"},
                      {"task_type", "CAUSAL_LM"},
                      {"base_model_name_or_path", base.empty() ? json() : json(base)},
                      {"inference_mode", true},
                      {"r", keys.rank},
-                     {"lora_alpha", keys.alpha > 0.0 ? keys.alpha : keys.rank},
+                     {"lora_alpha", alpha},
                      {"use_rslora", keys.scaling == "rslora"},
                      {"target_modules", modules},
                      {"lora_dropout", 0.0},
                      {"bias", "none"},
                      {"fan_in_fan_out", config.family->tensors.transposed},
                      {"init_lora_weights", true},
-                     {"modules_to_save", nullptr},
-                     {"rank_pattern", json::object()},
-                     {"alpha_pattern", json::object()}};
+                     {"modules_to_save", saved.empty() ? json() : json(saved)},
+                     {"ensure_weight_tying", tied},
+                     {"rank_pattern", ranks},
+                     {"alpha_pattern", alphas}};
   brume::write_file(directory / adapter_config_file, written.dump(2) + "\n");
 }
 
 std::map<std::string, Factors> factors(const HuggingFaceLayout& layout) {
-  constexpr std::string_view before = "base_model.model.", end = ".lora_A.weight";
+  constexpr std::string_view end = ".lora_A.weight";
   static_assert(end.size() == std::string_view(".lora_B.weight").size());
   std::map<std::string, Factors> all;
   for (const Placed& placed : layout.parameters) {
+    if (!placed.parameter.id.is_adapter()) continue;
     const std::string& tensor = placed.runs.front().tensor;
-    Factors& both =
-        all[tensor.substr(before.size(), tensor.size() - before.size() - end.size()) + ".weight"];
+    const std::size_t begin = peft_prefix.size();
+    Factors& both = all[tensor.substr(begin, tensor.size() - begin - end.size()) + ".weight"];
     (placed.parameter.id.part == model::Part::lora_a ? both.a : both.b) = &placed;
   }
   return all;
@@ -202,9 +311,9 @@ std::map<std::string, Factors> factors(const HuggingFaceLayout& layout) {
 
 AdapterTerm::AdapterTerm(const Factors& factors, const model::Adapter& adapter, Dtype dtype,
                          const FillSlabs& fill)
-    : rank_(adapter.rank),
+    : rank_(factors.a->parameter.shape.front()),
       width_(factors.a->columns()),
-      scale_(float(adapter.scale)),
+      scale_(float(adapter.scale(*adapter.find(factors.a->parameter.id.module)))),
       dtype_(dtype),
       a_(tensor_values(*factors.a, fill)),
       b_(tensor_values(*factors.b, fill)) {}

@@ -1,7 +1,7 @@
 /// @file Adapters in the format of PEFT, and their merging into weights.
 ///
-///   adapter_config.json          rank, scale and targets
-///   adapter_model.safetensors    both factors of each target, see adapter_layout
+///   adapter_config.json          ranks, scales, targets and modules that are trained whole
+///   adapter_model.safetensors    both factors of each target, these modules; see adapter_layout
 ///
 /// @source  github.com/huggingface/peft, docs/source/developer_guides/checkpoint.md
 #pragma once
@@ -18,10 +18,10 @@
 
 namespace brume::interop {
 
-/// The file of an adapter's factors in a directory.
-/// @throws Error(input)  if adapter_config.json describes another adapter, except its targets
+/// The file of an adapter's tensors in a directory.
+/// @throws Error(input)  if adapter_config.json gives the model's targets another rank or scale
 std::filesystem::path adapter_file(const std::filesystem::path& directory,
-                                   const model::Adapter& adapter);
+                                   const model::Config& config);
 
 /// The factors of a linear layer's adapter.
 struct Factors {

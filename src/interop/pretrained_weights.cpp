@@ -140,8 +140,11 @@ struct PretrainedWeights::Impl {
   std::map<std::string, const TensorFile*> places;  ///< of all tensors, by their names there
   std::map<std::string, const Placed*> parameters;
   std::map<std::string, FourBitTensor> codes;  ///< tensors in 4 bits, by their names there
-  std::string prefix, head;                    ///< in the files, of the layout's
+  std::string prefix, head;     ///< in the files, of the layout's
+  bool has_spare_head = false;  ///< files may have the head of a tied table, which is not read
   const char *noun = "model", *another = "config.json and [model] describe another model";
+  const char* without_head = "with tied_head = true the head is the token table";
+  const char* untied = "though config.json says that it is: set tied_head = false under [model]";
 };
 
 PretrainedWeights::Impl::Impl(const fs::path& directory, const model::Config& config, FileKind kind)
@@ -150,11 +153,15 @@ PretrainedWeights::Impl::Impl(const fs::path& directory, const model::Config& co
     layout = adapter_layout(config);
     noun = "adapter";
     another = "[training.adapter] describes another adapter";
+    without_head = untied =
+        "but this model's head is tied: save the table with ensure_weight_tying = true in PEFT";
     prefix = layout.prefix;
-    add_file(adapter_file(directory, config.adapter));
+    head = layout.head;
+    add_file(adapter_file(directory, config));
     name = files.front()->name();
   } else {
     open(directory);
+    has_spare_head = tied;
     const bool stacked = std::ranges::any_of(std::views::keys(places), is_stacked_experts);
     layout =
         hugging_face_layout(config, stacked ? ExpertTensors::stacked : ExpertTensors::separate);
@@ -253,16 +260,14 @@ void PretrainedWeights::Impl::check_tensors() const {
     return behind != codes.begin() && is_part_of_codes(tensor, std::prev(behind)->first);
   };
   for (const auto& [tensor, file] : places)
-    if (!known.contains(tensor) && !is_buffer(tensor) && !(tied && tensor == head) &&
+    if (!known.contains(tensor) && !is_buffer(tensor) && !(has_spare_head && tensor == head) &&
         !is_part(tensor))
       extra.push_back(tensor);
   require(missing.empty(), Failure::input,
           "{}: lacks {} of the {}: {}{}: a file is missing, or {}{}", name,
           plural(missing.size(), "tensor"), noun, few(missing),
           extra.empty() ? "" : "; others are there: " + few(extra), another,
-          missing.size() == 1 && missing[0] == head
-              ? "; with tied_head = true the head is the token table"
-              : "");
+          missing.size() == 1 && missing[0] == head ? fmt::format("; {}", without_head) : "");
   require(
       extra.empty(), Failure::input,
       "{}: has {} that the {} has no place for: {}: {}, or these belong to something beside it and "
@@ -365,8 +370,7 @@ void PretrainedWeights::get(const Slab& slab, std::int64_t first, std::span<floa
 void PretrainedWeights::fill(const std::vector<Slab>& slabs, Progress* progress) const {
   std::vector<float> buffer;
   for (const Slab& slab : slabs)
-    for (std::int64_t first = 0; first < slab.elements && impl_->parameters.contains(slab.name);
-         first += piece_elements) {
+    for (std::int64_t first = 0; first < slab.elements && has(slab.name); first += piece_elements) {
       buffer.resize(std::size_t(std::min(piece_elements, slab.elements - first)));
       get(slab, first, buffer);
       engine::set_values(slab, first, buffer);
@@ -389,10 +393,12 @@ void PretrainedWeights::require_tied() const {
     impl_->read(impl_->layout.head, first, theirs);
     same = std::memcmp(ours.data(), theirs.data(), ours.size() * sizeof(float)) == 0;
   }
-  require(same, Failure::input,
-          "{}: tensor {} is not the token table, though config.json says that it is: set tied_head "
-          "= false under [model]",
-          impl_->name, shown(head_tensor));
+  require(same, Failure::input, "{}: tensor {} is not the token table, {}", impl_->name,
+          shown(head_tensor), impl_->untied);
+}
+
+bool PretrainedWeights::has(const std::string& parameter) const {
+  return impl_->parameters.contains(parameter);
 }
 
 Dtype PretrainedWeights::dtype() const {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <iterator>
 #include <numbers>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -84,42 +85,67 @@ Quantization quantization(const std::string& name) {
   return Quantization::none;
 }
 
+/// The modules that some pattern fits. @throws Error(input) if a pattern fits none
+/// @param noun  of all modules, for the message
+std::vector<Module> chosen(const std::vector<std::string>& patterns, const std::vector<Module>& all,
+                           const char* key, const char* noun) {
+  std::set<Module> found;
+  for (const std::string& pattern : patterns) {
+    std::vector<Module> fitting;
+    std::ranges::copy_if(all, std::back_inserter(fitting),
+                         [&](Module one) { return fits(pattern, module_name(one)); });
+    found.insert(fitting.begin(), fitting.end());
+    if (!fitting.empty()) continue;
+    std::vector<std::string> names;
+    std::ranges::transform(all, std::back_inserter(names), module_name);
+    throw Error(Failure::input, "training.adapter.{}: \"{}\" fits none of this model's {}: {}", key,
+                pattern, noun, fmt::join(names, ", "));
+  }
+  std::vector<Module> in_order;
+  std::ranges::copy_if(all, std::back_inserter(in_order),
+                       [&](Module one) { return found.contains(one); });
+  return in_order;
+}
+
 Adapter adapter(const deck::AdapterKeys& keys, const Config& config) {
   if (keys.rank == 0) {
-    require(keys.alpha == 0.0 && keys.targets.empty(), Failure::input,
-            "training.adapter: rank must be given, at least 1");
+    require(keys.alpha == 0.0 && keys.targets.empty() && keys.modules_to_save.empty() &&
+                keys.groups.empty(),
+            Failure::input, "training.adapter: rank must be given, at least 1");
     return {};
   }
-  const double alpha = keys.alpha > 0.0 ? keys.alpha : keys.rank;
-  Adapter adapter{.rank = keys.rank,
-                  .scale = alpha / (keys.scaling == "rslora" ? std::sqrt(keys.rank) : keys.rank)};
   const std::vector<Module> all = adapter_targets(config);
-  const auto fits_one = [&](const std::string& pattern) {
-    return std::ranges::any_of(all, [&](Module one) { return fits(pattern, target_name(one)); });
-  };
-  for (const std::string& pattern : keys.targets)
-    if (!fits_one(pattern)) {
-      std::vector<std::string> names;
-      std::ranges::transform(all, std::back_inserter(names), target_name);
-      throw Error(Failure::input,
-                  "training.adapter.targets: \"{}\" fits none of this model's linear layers: {}",
-                  pattern, fmt::join(names, ", "));
-    }
-  std::ranges::copy_if(all, std::back_inserter(adapter.targets), [&](Module one) {
-    return keys.targets.empty() || std::ranges::any_of(keys.targets, [&](const auto& pattern) {
-             return fits(pattern, target_name(one));
-           });
-  });
+  const std::vector<Module> targets =
+      keys.targets.empty() ? all : chosen(keys.targets, all, "targets", "linear layers");
+  for (const deck::AdapterGroupKeys& group : keys.groups)
+    chosen({group.pattern}, targets, "groups", "targets");
+  Adapter adapter{.rslora = keys.scaling == "rslora",
+                  .saved = chosen(keys.modules_to_save, modules_to_save(config), "modules_to_save",
+                                  "tables and norms")};
+  for (const Module module : targets) {
+    const auto group = std::ranges::find_if(keys.groups, [&](const deck::AdapterGroupKeys& one) {
+      return fits(one.pattern, module_name(module));
+    });
+    const deck::AdapterGroupKeys own =
+        group == keys.groups.end() ? deck::AdapterGroupKeys{} : *group;
+    adapter.targets.push_back({.module = module,
+                               .rank = own.rank > 0 ? own.rank : keys.rank,
+                               .alpha = own.alpha > 0.0    ? own.alpha
+                                        : keys.alpha > 0.0 ? keys.alpha
+                                                           : keys.rank});
+  }
   return adapter;
 }
 
-/// Freezes the parameters that groups freeze and, where there is an adapter, all but its own.
+/// Freezes the parameters that groups freeze and, where there is an adapter, all but its own and
+/// the modules that it saves.
 /// @throws Error(input) where that is all
 void freeze(Config& config, const std::vector<deck::ParameterGroupKeys>& groups) {
-  const bool adapts = config.adapter.rank > 0;
+  const bool adapts = config.adapter.exists();
   if (!adapts && std::ranges::none_of(groups, &deck::ParameterGroupKeys::frozen)) return;
   const bool trains = freeze(config, [&](const Parameter& one) {
-    return (adapts && !one.id.is_adapter()) || is_frozen(groups, one.name);
+    return (adapts && !one.id.is_adapter() && !config.adapter.saves(one.id.module)) ||
+           is_frozen(groups, one.name);
   });
   require(trains, Failure::input,
           "training.optimizer.groups: all parameters are frozen, so there is nothing to train");
@@ -160,6 +186,17 @@ std::vector<Module> adapter_targets(const Config& m) {
     targets.push_back(Module::mlp_in);
   targets.push_back(Module::mlp_out);
   return targets;
+}
+
+std::vector<Module> modules_to_save(const Config& config) {
+  std::vector<Module> modules;
+  for (const Block& block : blocks(config))
+    for (const Parameter& one : block.parameters) {
+      const Module module = one.id.module;
+      const bool fits = block.kind != BlockKind::layer || name({module}).ends_with(".gain");
+      if (fits && std::ranges::count(modules, module) == 0) modules.push_back(module);
+    }
+  return modules;
 }
 
 bool freeze(Config& config, const std::function<bool(const Parameter&)>& frozen) {
@@ -277,6 +314,7 @@ std::string text(const Config& m) {
       "eps={}",
       m.family->name, m.num_layers, m.hidden_size, m.num_heads, m.inner_size(), m.seq_len,
       m.vocab_size, m.tied_head, m.norm_eps);
+  std::string adapter_size;  // rank and scale of the last term
   // What every GPT had before there were choices goes without saying.
   if (m.num_heads * m.head_dim() != m.hidden_size)
     line += fmt::format(" head_dim={}", m.head_dim());
@@ -294,9 +332,11 @@ std::string text(const Config& m) {
     line += fmt::format(" query_scalar={}", m.query_scalar);
   if (m.attention_cap > 0.0 || m.logits_cap > 0.0)
     line += fmt::format(" caps={}/{}", m.attention_cap, m.logits_cap);
-  if (m.adapter.rank > 0) {
-    line += fmt::format(" adapter={}/{}", m.adapter.rank, m.adapter.scale);
-    for (const Module target : m.adapter.targets) line += "/" + target_name(target);
+  for (const Adapter::Target& target : m.adapter.targets) {
+    const auto size = fmt::format("{}/{}", target.rank, m.adapter.scale(target));
+    if (size != adapter_size) line += (adapter_size.empty() ? " adapter=" : "/") + size;
+    line += "/" + module_name(target.module);
+    adapter_size = size;
   }
   if (m.quantization != Quantization::none)
     line += fmt::format(" quantization={}", brume::name(m.quantization));

@@ -329,14 +329,21 @@ std::string name(ParameterId id) {
   switch (id.part) {
     case Part::weight: return names.weight;
     case Part::bias: return names.bias;
-    case Part::lora_a: return target_name(id.module) + ".lora_a";
-    case Part::lora_b: return target_name(id.module) + ".lora_b";
+    case Part::lora_a: return module_name(id.module) + ".lora_a";
+    case Part::lora_b: return module_name(id.module) + ".lora_b";
   }
   return "";
 }
 
-std::string target_name(Module target) {
-  const std::string weight = name({target});
+std::string module_name(Module module) {
+  switch (module) {
+    case Module::token:
+    case Module::position: return "embedding." + name({module});
+    case Module::head_norm: return "head.norm";
+    case Module::head: return "head";
+    default: break;
+  }
+  const std::string weight = name({module});
   return weight.substr(0, weight.rfind('.'));
 }
 

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <functional>
 #include <iterator>
+#include <map>
 #include <numbers>
 #include <numeric>
 #include <set>
@@ -108,18 +109,18 @@ void add_experts(std::vector<Parameter>& p, const Config& m) {
 
 /// Both factors of a target's adapter. tp cuts them as the target's weight; the factor that
 /// it leaves whole has partial gradients.
-std::array<Parameter, 2> adapter_factors(const Config& m, Module target) {
+std::array<Parameter, 2> adapter_factors(const Config& m, const Adapter::Target& target) {
   const std::int64_t q = m.attention_size(), kv = std::int64_t{m.kv_heads()} * m.head_dim();
-  const std::int64_t rank = m.adapter.rank, hidden = m.hidden_size, ffn = m.ffn_size;
+  const std::int64_t rank = target.rank, hidden = m.hidden_size, ffn = m.ffn_size;
   const auto factors = [&](std::vector<std::int64_t> out, std::int64_t in) {
     out.push_back(rank);
     return std::array{
-        Parameter{.id = {target, Part::lora_a},
+        Parameter{.id = {target.module, Part::lora_a},
                   .shape = {rank, in},
                   .decays = true,
                   .init = Init::uniform,
                   .std = 1.0 / std::sqrt(3.0 * double(in))},
-        Parameter{.id = {target, Part::lora_b}, .shape = std::move(out), .decays = true}};
+        Parameter{.id = {target.module, Part::lora_b}, .shape = std::move(out), .decays = true}};
   };
   const auto cut_outputs = [&](std::vector<std::int64_t> out, int split_dim, int split_heads) {
     auto both = factors(std::move(out), hidden);
@@ -135,7 +136,7 @@ std::array<Parameter, 2> adapter_factors(const Config& m, Module target) {
     return both;
   };
   const int key_heads = q == kv ? 0 : m.kv_heads();
-  switch (target) {
+  switch (target.module) {
     case Module::qkv: return cut_outputs({3, q}, 1, 0);
     case Module::q: return cut_outputs({q}, 0, 0);
     case Module::kv: return cut_outputs({2, kv}, 1, key_heads);
@@ -148,13 +149,13 @@ std::array<Parameter, 2> adapter_factors(const Config& m, Module target) {
     case Module::mlp_out: return cut_inputs(ffn);
     default: break;
   }
-  throw Error(Failure::bug, "'{}' has no adapter", name({target}));
+  throw Error(Failure::bug, "'{}' has no adapter", name({target.module}));
 }
 
 /// Adapters' parameters in the order of targets.
 std::vector<Parameter> adapter_parameters(const Config& m) {
   std::vector<Parameter> all;
-  for (const Module target : m.adapter.targets)
+  for (const Adapter::Target& target : m.adapter.targets)
     std::ranges::move(adapter_factors(m, target), std::back_inserter(all));
   return all;
 }
@@ -253,6 +254,20 @@ std::vector<std::size_t> layout_order(const Block& block) {
   return order;
 }
 
+/// "an adapter of rank 16 for attention.q, attention.v and of rank 8 for mlp.out, and all of head"
+std::string adapter_text(const Adapter& adapter) {
+  std::map<int, std::vector<std::string>, std::greater<>> targets;  // by rank
+  for (const Adapter::Target& target : adapter.targets)
+    targets[target.rank].push_back(module_name(target.module));
+  std::vector<std::string> parts;
+  for (const auto& [rank, names] : targets)
+    parts.push_back(fmt::format("of rank {} for {}", rank, fmt::join(names, ", ")));
+  std::vector<std::string> saved;
+  std::ranges::transform(adapter.saved, std::back_inserter(saved), module_name);
+  return fmt::format("an adapter {}{}{}", fmt::join(parts, " and "),
+                     saved.empty() ? "" : ", and all of ", fmt::join(saved, ", "));
+}
+
 }  // namespace
 
 std::int64_t Parameter::elements() const {
@@ -278,8 +293,7 @@ std::vector<Block> blocks(const Config& config) {
         if (one.id.is_adapter() == adapters) ones.push_back(&one);
       if (adapters)
         std::ranges::stable_sort(ones, {}, [&](const Parameter* one) {
-          const auto target = std::ranges::find(config.adapter.targets, one->id.module);
-          return std::pair(target - config.adapter.targets.begin(), one->id.part);
+          return std::pair(config.adapter.find(one->id.module), one->id.part);
         });
       for (Parameter* one : ones) one->first_index = std::exchange(next, next + one->elements());
     }
@@ -521,12 +535,7 @@ std::string frozen_text(const Config& config) {
   if (within > 0)
     parts.push_back(
         fmt::format("{} without gradients and optimizer state", format_count(double(within))));
-  if (config.adapter.rank > 0) {
-    std::vector<std::string> targets;
-    std::ranges::transform(config.adapter.targets, std::back_inserter(targets), target_name);
-    parts.push_back(fmt::format("trained: an adapter of rank {} for {}", config.adapter.rank,
-                                fmt::join(targets, ", ")));
-  }
+  if (config.adapter.exists()) parts.push_back("trained: " + adapter_text(config.adapter));
   if (config.quantization != Quantization::none)
     parts.push_back(fmt::format("{} in blocks of {}", format_count(double(num_quantized(config))),
                                 brume::name(config.quantization)));

@@ -1,6 +1,7 @@
 /// @file The list of operators of each segment, as expressions in the variables of Split.
 #include <algorithm>
 #include <functional>
+#include <numeric>
 #include <utility>
 
 #include "heads.hpp"
@@ -220,20 +221,25 @@ void SegmentList::linear(const std::string& name, TensorId read, TensorId writte
 /// An adapter a target: all first factors make a tensor of their columns side by side.
 void SegmentList::adapt(const std::string& name, TensorId read, TensorId written,
                         const std::vector<Target>& targets) {
-  Expr outputs = 0.0;
+  Expr outputs = 0.0, elements = 0.0;  // of the second factors
   std::vector<Module> modules;
+  std::vector<int> ranks;
   for (const auto& [module, columns] : targets)
-    if (std::ranges::count(m_.adapter.targets, module) > 0) {
+    if (const Adapter::Target* target = m_.adapter.find(module)) {
       modules.push_back(module);
+      ranks.push_back(target->rank);
       outputs += columns;
+      elements += double(target->rank) * columns;
     }
   if (modules.empty()) return;
-  const Expr rank = m_.adapter.rank, ranks = rank * double(modules.size());
-  const TensorId low = activation(name + ".low", ranks);
+  const double width = std::accumulate(ranks.begin(), ranks.end(), 0);
+  const bool alike = std::ranges::count(ranks, ranks.front()) == std::ssize(ranks);
+  const TensorId low = activation(name + ".low", width);
   product(name + " lora a", OperatorKind::matmul, read, low,
-          {modules, ranks, segment_.tensor(read).columns, Part::lora_a});
+          {modules, width, segment_.tensor(read).columns, Part::lora_a});
+  // Of unlike ranks, the mean that gives the FLOPs of all.
   product(name + " lora b", OperatorKind::matmul, low, written,
-          {modules, outputs, rank, Part::lora_b});
+          {modules, outputs, alike ? Expr(ranks.front()) : elements / outputs, Part::lora_b});
 }
 
 Operator& SegmentList::streaming(std::string name, OperatorKind kind, TensorId read,

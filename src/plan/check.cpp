@@ -187,7 +187,7 @@ void check_embedding(const Plan& plan, const model::Config& model,
 void check_model(const model::Config& model, const hardware::Cluster& cluster) {
   if (model.quantization != Quantization::none) {
     const bool trains = model.has_backward(model.num_layers + 1);
-    require(!trains || model.adapter.rank > 0, Failure::input,
+    require(!trains || model.adapter.exists(), Failure::input,
             "model.quantization = \"{}\" is for matrices that nothing trains: set "
             "training.adapter.rank, or remove it",
             brume::name(model.quantization));

@@ -66,11 +66,12 @@ void copy(ConstVectorOf<Storage> x, VectorOf<Storage> y) {
 }
 
 template <class Storage>
-void scale(float factor, VectorOf<Storage> y) {
-  for_each_piece("scale", y.extent(0), piece, [=](std::int64_t begin, std::int64_t end) {
-    Storage* const out = y.data();
+void scale(float factor, MatrixOf<Storage> y) {
+  const int width = y.extent_int(1);
+  for_each("scale", y.extent(0), [=](std::int64_t n) {
+    Storage* const out = &y(n, 0);
 #pragma omp simd
-    for (std::int64_t i = begin; i < end; ++i) out[i] = Storage(factor * float(out[i]));
+    for (int c = 0; c < width; ++c) out[c] = Storage(factor * float(out[c]));
   });
 }
 

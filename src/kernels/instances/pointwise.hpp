@@ -9,9 +9,9 @@ template void add_bias<float16>(ConstMatrixOf<float16>, ConstVectorOf<float16>, 
 template void copy<float>(ConstVectorOf<float>, VectorOf<float>);
 template void copy<bfloat16>(ConstVectorOf<bfloat16>, VectorOf<bfloat16>);
 template void copy<float16>(ConstVectorOf<float16>, VectorOf<float16>);
-template void scale<float>(float, VectorOf<float>);
-template void scale<bfloat16>(float, VectorOf<bfloat16>);
-template void scale<float16>(float, VectorOf<float16>);
+template void scale<float>(float, MatrixOf<float>);
+template void scale<bfloat16>(float, MatrixOf<bfloat16>);
+template void scale<float16>(float, MatrixOf<float16>);
 template void bias_backward<float>(ConstMatrixOf<float>, Write, Vector);
 template void bias_backward<bfloat16>(ConstMatrixOf<bfloat16>, Write, Vector);
 template void bias_backward<float16>(ConstMatrixOf<float16>, Write, Vector);

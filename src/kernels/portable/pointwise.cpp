@@ -39,9 +39,13 @@ void copy(ConstVectorOf<Storage> x, VectorOf<Storage> y) {
 }
 
 template <class Storage>
-void scale(float factor, VectorOf<Storage> y) {
+void scale(float factor, MatrixOf<Storage> y) {
+  const std::int64_t width = y.extent_int(1);
   for_each(
-      "scale", y.size(), KOKKOS_LAMBDA(std::int64_t i) { y(i) = Storage(factor * float(y(i))); });
+      "scale", y.size(), KOKKOS_LAMBDA(std::int64_t i) {
+        Storage& value = y(i / width, i % width);
+        value = Storage(factor * float(value));
+      });
 }
 
 void fill(float value, Vector y) {
