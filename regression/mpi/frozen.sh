@@ -99,6 +99,21 @@ for steps in 2 4; do
   [ own/checkpoints/step-0/rank-0.h5 -ef "$file" ] || fail "$file is no link to the imported weights"
 done
 [ "$(ls adapter/checkpoints/step-4 | tr '\n' ' ')" = 'frozen-0.h5 manifest.json rank-0.h5 rank-1.h5 ' ] || fail "other files"
+
+# A table that an adapter's file replaces is none of these weights, though it is frozen then.
+adapt() {
+  mpirun -n 2 --oversubscribe "$BRUME" run own/deck.toml --set "$profile" --set model.weights=own/checkpoints/step-0 \
+    --set training.adapter.rank=2 --set 'training.adapter.modules_to_save=["embedding.position"]' --set training.steps=2 \
+    --set data.train=train.tok --set data.valid= --set cluster.devices_per_node=2 --set output.directory="$@"
+  "$BRUME" export hf "$1" -o "$1/peft" > log 2>&1 || { cat log; fail "export of $1"; }
+}
+positions() {  # 19 x 45 numbers after the header
+  tail -c +$((9 + $(od -An -tu8 -N8 "$1/peft/adapter_model.safetensors"))) "$1/peft/adapter_model.safetensors" | head -c $((19 * 45 * 4))
+}
+adapt saved
+adapt again --set training.adapter.weights=saved/peft --set 'training.optimizer.groups=[{pattern="embedding.*", frozen=true}]'
+positions saved > a
+positions again | cmp - a || fail "the frozen table is not that of the adapter's file"
 mv own moved
 "$BRUME" export hf adapter/checkpoints/step-4 --merge -o merged > log 2>&1 || { cat log; fail "export of a checkpoint with links"; }
 
