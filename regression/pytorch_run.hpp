@@ -60,7 +60,8 @@ inline void set_weights(Engine& engine, const model::Config& model) {
     const model::Parameter& parameter = parameters.at(slab.name);
     ASSERT_EQ(slab.elements, parameter.elements()) << slab.name;
     const bool gain = slab.name.ends_with("gain"), bias = slab.name.ends_with("bias");
-    const double middle = gain ? 1.0 : 0.0, width = gain || bias ? 0.1 : 0.2;
+    const bool zero = parameter.id.is_adapter() && parameter.frozen;  // of a layer without terms
+    const double middle = gain ? 1.0 : 0.0, width = zero ? 0.0 : gain || bias ? 0.1 : 0.2;
     std::vector<float> weights;
     for (std::int64_t i = 0; i < slab.elements; ++i) {
       const auto mixed = double(mix(parameter.first_index + i));

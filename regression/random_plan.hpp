@@ -140,7 +140,8 @@ inline void freeze_some(int i, model::Config& model) {
 /// Gives a model an adapter of some linear layers, by the number of a plan. Terms of half of the
 /// adapters have ranks and scales of their own. Besides every third one modules are trained whole:
 /// norms, tables, or some of both.
-inline void adapt(int i, model::Config& model) {
+/// @param in_every_layer  false: in every second one, so that layers are unlike
+inline void adapt(int i, model::Config& model, bool in_every_layer = true) {
   const std::vector<model::Module> targets = model::adapter_targets(model);
   model.adapter = {.rslora = i % 8 == 5};
   for (int t = 0; t < int(targets.size()); ++t) {
@@ -149,6 +150,8 @@ inline void adapt(int i, model::Config& model) {
     const double scale = i % 2 == 0 ? 2.0 : 0.7;
     model.adapter.targets.push_back({targets[std::size_t(t)], rank, rank * scale * (1 + own / 2)});
   }
+  for (int layer = i % 2; !in_every_layer && layer < model.num_layers; layer += 2)
+    model.adapter.layers.push_back(layer);
   for (const model::Module module : model::modules_to_save(model)) {
     const bool norm = model::module_name(module).find("norm") != std::string::npos;
     const bool some = (int(module) + i / 3) % 2 == 0;

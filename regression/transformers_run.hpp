@@ -139,6 +139,7 @@ class TransformersRun : public ::testing::TestWithParam<const char*> {
             .alpha = keys.at("alpha"),
             .scaling = keys.at("scaling"),
             .targets = keys.at("targets"),
+            .layers = keys.value("layers", std::vector<int>()),
             .modules_to_save = keys.value("modules_to_save", std::vector<std::string>()),
             .groups = groups};
   }

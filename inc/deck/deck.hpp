@@ -41,6 +41,7 @@ struct AdapterKeys {
   double alpha = 0.0;                     ///< 0: rank
   std::string scaling = "standard";       ///< standard: alpha / rank | rslora: alpha / sqrt(rank)
   std::vector<std::string> targets = {};  ///< patterns of linear layers' names; empty: all
+  std::vector<int> layers = {};           ///< layers whose terms are trained; empty: all
   std::vector<std::string> modules_to_save = {};  ///< patterns of modules that are trained whole
   std::string weights = {};                       ///< directory of PEFT's files; empty: random
   std::vector<AdapterGroupKeys> groups = {};

@@ -55,6 +55,8 @@ struct Adapter {
   };
   std::vector<Target> targets = {};  ///< linear layers of adapter_targets(), in its order
   bool rslora = false;
+  /// The layers with a term, in rising order; none: all. In other layers it stays zero.
+  std::vector<int> layers = {};
   std::vector<Module> saved = {};  ///< trained whole: some of modules_to_save()
 
   bool exists() const { return !targets.empty(); }
@@ -62,6 +64,9 @@ struct Adapter {
   const Target* find(Module module) const {
     const auto found = std::ranges::find(targets, module, &Target::module);
     return found == targets.end() ? nullptr : &*found;
+  }
+  bool is_in(int layer) const {
+    return layers.empty() || std::ranges::binary_search(layers, layer);
   }
   bool saves(Module module) const { return std::ranges::count(saved, module) > 0; }
   /// alpha / r, or with rslora alpha / sqrt(r) (Kalajdzievski 2023)

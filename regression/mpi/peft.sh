@@ -17,7 +17,7 @@ gpt2 3 6 0 c_attn,c_proj {"modules_to_save":["wpe","ln_2"]}
 llama_grouped 4 8 0 q_proj,v_proj
 llama_tied 2 4 0 q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj {"rank_pattern":{"self_attn.[qv]_proj":3},"alpha_pattern":{"up_proj|down_proj":1},"modules_to_save":["embed_tokens","input_layernorm"],"ensure_weight_tying":true}
 qwen3 2 4 1 q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj
-qwen3_moe 3 6 0 q_proj,o_proj
+qwen3_moe 3 6 0 q_proj,o_proj {"layers_to_transform":[1]}
 neox 5 2 0 query_key_value,dense_h_to_4h {"rank_pattern":{"query_key_value":2},"modules_to_save":["lm_head","final_layer_norm"]}
 END
 
@@ -44,11 +44,12 @@ numbers() { h5dump -y -m %.17g -d "$2" "$1/run.h5" | sed -n '/DATA/,/}/p' | grep
 close() { awk -v a="$1" -v b="$2" 'BEGIN { d = (a - b) / b; exit !(d * d <= 1e-10) }' || fail "$1 and $2 differ"; }
 
 # Trains an adapter and exports it, then goes on from that of PEFT.
-# <model> <rank> <alpha> <scaling> <targets> [modules_to_save] [groups]
+# <model> <rank> <alpha> <scaling> <targets> [modules_to_save] [groups] [layers]
 adapt() {
   adapter="--set model.weights=$models/$1 --set training.adapter.rank=$2 --set training.adapter.alpha=$3"
   adapter="$adapter --set training.adapter.scaling=$4 --set training.adapter.targets=[$5]"
   adapter="$adapter --set training.adapter.modules_to_save=[${6-}] --set training.adapter.groups=[${7-}]"
+  adapter="$adapter --set training.adapter.layers=[${8-}]"
   train $adapter --set output.directory="$1"
   "$BRUME" export hf "$1" -o "$1/adapter"
   "$BRUME" export hf "$1" -o "$1/merged" --merge 2> log
@@ -61,7 +62,7 @@ adapt llama_grouped 4 8 standard '"attention.q","attention.v"'
 adapt llama_tied 2 4 standard '"*"' '"embedding.token","norm1"' \
   '{pattern="attention.[qv]",rank=3},{pattern="mlp.[uo]*",alpha=1}'
 adapt qwen3 2 4 rslora '"attention.*","mlp.*"'
-adapt qwen3_moe 3 6 standard '"attention.q","attention.out"'
+adapt qwen3_moe 3 6 standard '"attention.q","attention.out"' '' '' 1
 adapt neox 5 2 standard '"attention.qkv","mlp.in"' '"head*"' '{pattern="attention.qkv",rank=2}'
 for name in $names; do echo "$name"; done | ask check > theirs
 for name in $names; do echo "$(numbers "$name" /evaluations/loss) $(numbers "$name/on" /steps/loss)"; done > ours

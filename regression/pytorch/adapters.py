@@ -32,7 +32,7 @@ MODULES = {  # the library's name of a layer, and of its linear layers by ours
 
 # PEFT's words for our targets, if it is not a list of modules: None is its own default.
 WORDS = {(): "all-linear", ("attention.q", "attention.v"): None, ("attention.qkv",): None}
-RUNS = {  # name: model in families.py, rank, alpha, scaling, targets; groups, modules_to_save
+RUNS = {  # name: model in families.py, rank, alpha, scaling, targets; groups, modules_to_save, layers
     "llama_grouped": ("llama_grouped", 4, 8.0, "standard", ("attention.q", "attention.v")),
     "llama_tied": ("llama_tied", 3, 3.0, "standard", ()),
     "gpt2": ("gpt2", 8, 16.0, "standard", ("attention.qkv",)),
@@ -50,6 +50,8 @@ RUNS = {  # name: model in families.py, rank, alpha, scaling, targets; groups, m
                             [], ["embedding.token", "*norm*", "head"]),
     "gpt2_saved": ("gpt2", 8, 16.0, "standard", ("attention.qkv",), [], ["embedding.*", "norm2"]),
     "neox_saved": ("neox", 3, 6.0, "standard", (), [], ["head*"]),
+    "qwen3_layers": ("qwen3", 4, 4.0, "standard", ("attention.k", "mlp.out"), [], ["head.norm"],
+                     [1]),
 }
 
 
@@ -77,7 +79,8 @@ class Run(families.Run):
     """The weights are those of the adapter, and of modules that are trained whole; the rest of the base
     model keeps the values of its own."""
 
-    def __init__(self, base, dtype, rank, alpha, scaling, targets, groups, modules_to_save):
+    def __init__(self, base, dtype, rank, alpha, scaling, targets, groups, modules_to_save,
+                 layers):
         make, family, sizes = families.RUNS[base]
         super().__init__(make(), family, dtype, **sizes)
         self.model.load_state_dict(families.to_library(family, self.weights))
@@ -93,6 +96,7 @@ class Run(families.Run):
         self.model = peft.get_peft_model(self.model, peft.LoraConfig(
             r=rank, lora_alpha=alpha, use_rslora=scaling == "rslora", target_modules=words,
             rank_pattern=self.pattern("rank", first), alpha_pattern=self.pattern("alpha", first),
+            layers_to_transform=layers or None,
             modules_to_save=sorted({theirs.rpartition(".")[0] for theirs in self.saved}) or None,
             ensure_weight_tying=self.model.config.tie_word_embeddings))
 
@@ -102,7 +106,8 @@ class Run(families.Run):
                                 **of_layer)
         gpt_losses.shapes = lambda _: base_shapes | factors
         weights = gpt_losses.initial_weights(None, dtype)
-        self.weights = {name: weights[name] for name in saved + list(factors)}
+        kept = [name for name in factors if not layers or int(name.split(".")[1]) in layers]
+        self.weights = {name: weights[name] for name in saved + kept}
         parameters = self.model.named_parameters(remove_duplicate=False)
         trained = {name for name, p in parameters if p.requires_grad}
         given = set(self.tensors())
@@ -131,9 +136,9 @@ def main():
     # PEFT sets fan_in_fan_out for GPT-2 itself, and warns.
     warnings.filterwarnings("ignore", message="fan_in_fan_out")
 
-    def run(base, rank, alpha, scaling, targets, groups=(), modules_to_save=()):
+    def run(base, rank, alpha, scaling, targets, groups=(), modules_to_save=(), layers=()):
         adapter = dict(rank=rank, alpha=alpha, scaling=scaling, targets=targets, groups=groups,
-                       modules_to_save=modules_to_save)
+                       modules_to_save=modules_to_save, layers=layers)
         config = families.RUNS[base][0]().to_diff_dict()
         return dict(config=config, adapter=adapter), lambda dtype: Run(base, dtype, **adapter)
 

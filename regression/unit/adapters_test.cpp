@@ -1,5 +1,5 @@
 /// @file One rank computes and trains adapters like PEFT: small models with different targets,
-/// ranks, scalings and modules that are trained whole, against the numbers of
+/// ranks, scalings, layers and modules that are trained whole, against the numbers of
 /// regression/pytorch/adapters.json.
 #include "transformers_run.hpp"
 
@@ -20,7 +20,8 @@ TEST_P(Adapters, TwentyStepsAreThoseOfPeft) { expect_its_training(1e-6, 1e-5); }
 INSTANTIATE_TEST_SUITE_P(Peft, Adapters,
                          ::testing::Values("llama_grouped", "llama_tied", "gpt2", "gpt2_all",
                                            "qwen3", "gemma2", "neox", "qwen3_groups", "gpt2_groups",
-                                           "llama_grouped_saved", "gpt2_saved", "neox_saved"),
+                                           "llama_grouped_saved", "gpt2_saved", "neox_saved",
+                                           "qwen3_layers"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

@@ -157,6 +157,15 @@ TEST(Model, ModulesAreTrainedBesidesAnAdapter) {
   EXPECT_EQ(text(table), text(terms)) << "checkpoints of both fit";
 }
 
+TEST(Model, TermsMayBeInSomeLayers) {
+  const Config all = adapted({.rank = 4}), one = adapted({.rank = 4, .layers = {1}});
+  EXPECT_EQ(num_trained(one), num_trained(all) / 3);
+  EXPECT_EQ(one.frozen_blocks, 2) << "embedding and layer 0";
+  EXPECT_FALSE(trains_layers_alike(one));
+  EXPECT_TRUE(frozen_text(one).ends_with("mlp.out in layers 1"));
+  EXPECT_NE(text(one), text(all)) << "terms of other layers must stay zero";
+}
+
 // Of a frozen layer the forward counts only: a third of a trained one's.
 TEST(Model, FrozenBlocksHaveNoBackward) {
   Config model = small();

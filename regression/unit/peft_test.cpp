@@ -152,6 +152,7 @@ TEST_P(Adapters, GoOutAndIn) {
   EXPECT_EQ(again.rslora, model.adapter.rslora);
   EXPECT_EQ(again.targets, model.adapter.targets);
   EXPECT_EQ(again.saved, model.adapter.saved);
+  EXPECT_EQ(again.layers, model.adapter.layers);
 }
 
 /// Both parts of the files fill an engine, whose loss is that of the merged model.
@@ -180,6 +181,8 @@ const deck::AdapterKeys own_ranks{
     .alpha = 7.0,
     .scaling = "rslora",
     .groups = {{"attention.[qo]*", 5, 2.0}, {"mlp.*", 2, 0.0}, {"*", 0, 3.0}}};
+const deck::AdapterKeys layers_0_and_2{
+    .rank = 3, .alpha = 7.0, .scaling = "rslora", .targets = {"*.out"}, .layers = {2, 0}};
 /// @return all_targets with these modules
 deck::AdapterKeys saving(std::vector<std::string> modules) {
   deck::AdapterKeys keys = all_targets;
@@ -199,7 +202,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"llama_grouped.saved", saving({"embedding.token", "head"})},
                     Case{"llama_tied.saved", saving({"embedding.token"})},
                     Case{"qwen3.saved", saving({"*norm*"})}, Case{"gemma2.saved", saving({"*"})},
-                    Case{"neox.saved", saving({"head*", "norm1"})}),
+                    Case{"neox.saved", saving({"head*", "norm1"})},
+                    Case{"gemma2.layers", layers_0_and_2}),
     [](const auto& info) {
       std::string name = info.param.name;
       std::ranges::replace(name, '.', '_');
@@ -428,6 +432,11 @@ TEST(AdapterKeysOfDecks, NameWhatFitsNothing) {
       refused({.rank = 2, .modules_to_save = {"embedding.token", "head"}}));
   expect_in("rank must be given", refused({.modules_to_save = {"head.norm"}}));
   expect_in("rank must be given", refused({.groups = {{"mlp.*", 4, 0.0}}}));
+  expect_in("rank must be given", refused({.layers = {0}}));
+  for (const std::vector<int>& layers : {std::vector{0, 2}, std::vector{1, 1}})
+    expect_in("training.adapter.layers: found " + std::to_string(layers[1]) +
+                  ", expected different numbers from 0 to 1",
+              refused({.rank = 2, .layers = layers}));
 }
 
 TEST_F(AdapterFiles, OtherShapesAndFormatsAreNamed) {

@@ -38,6 +38,7 @@ std::vector<std::string> adapter_sets(const std::string& directory, const model:
           fmt::format("training.adapter.scaling=\"{}\"", keys.scaling),
           fmt::format("training.adapter.targets=[\"{}\"]", fmt::join(keys.targets, "\",\"")),
           fmt::format("training.adapter.groups=[{}]", fmt::join(groups, ",")),
+          fmt::format("training.adapter.layers=[{}]", fmt::join(keys.layers, ",")),
           fmt::format("training.adapter.modules_to_save={}",
                       nlohmann::json(keys.modules_to_save).dump())};
 }

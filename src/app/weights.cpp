@@ -231,7 +231,16 @@ std::unique_ptr<interop::PretrainedWeights> open_adapter(const std::string& dire
 
 void load_adapter(const interop::PretrainedWeights& adapter, std::vector<engine::Slab> slabs,
                   comm::Communicator& world) {
-  comm::together(world, [&] { adapter.fill(weights_of(std::move(slabs))); });
+  comm::together(world, [&] {
+    slabs = weights_of(std::move(slabs));
+    adapter.fill(slabs);
+    std::vector<float> zeros;
+    for (const engine::Slab& slab : slabs) {
+      if (!is_factor(slab.name) || adapter.has(slab.name)) continue;
+      zeros.resize(std::size_t(slab.elements));
+      engine::set_values(slab, 0, zeros);
+    }
+  });
 }
 
 }  // namespace brume::app

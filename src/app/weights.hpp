@@ -86,7 +86,8 @@ std::unique_ptr<interop::PretrainedWeights> open_adapter(const std::string& dire
                                                          const model::Config& model,
                                                          comm::Communicator& world);
 
-/// Fills the slabs whose parameters an adapter's files hold. Collective. @throws AgreedError(input)
+/// Fills the slabs whose parameters an adapter's files hold; terms of other layers are zero.
+/// Collective. @throws AgreedError(input)
 void load_adapter(const interop::PretrainedWeights& adapter, std::vector<engine::Slab> slabs,
                   comm::Communicator& world);
 

@@ -117,12 +117,17 @@ const Schema<AdapterKeys>& adapter_schema() {
              {.help = "linear layers that get a term, as patterns: \"attention.*\", "
                       "\"mlp.out\"; empty: all",
               .aliases = {"target_modules"}})
+        .key("layers", &AdapterKeys::layers,
+             {.help = "numbers of the layers that get terms, from 0; empty: all",
+              .min = 0,
+              .aliases = {"layers_to_transform"}})
         .key("modules_to_save", &AdapterKeys::modules_to_save,
              {.help = "modules that are trained whole besides the terms, as patterns: "
                       "\"embedding.token\", \"head\", \"*norm*\"; empty: none"})
         .key("weights", &AdapterKeys::weights,
              {.help = "initial weights: directory of an adapter of PEFT with the same ranks, "
-                      "scales, targets and modules_to_save; empty: the terms begin as zero"})
+                      "scales, targets, layers and modules_to_save; empty: the terms begin as "
+                      "zero"})
         .tables("groups", &AdapterKeys::groups, adapter_group_schema(),
                 "Exceptions for some linear layers; the first matching group counts");
   }();

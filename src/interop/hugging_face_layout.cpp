@@ -61,13 +61,14 @@ class LayoutBuilder {
   HuggingFaceLayout build() {
     for (const model::Block& block : model::blocks(model_))
       for (const Parameter& parameter : block.parameters)
-        if (has(parameter.id)) add(block, parameter);
+        if (has(parameter.id, block.layer)) add(block, parameter);
     return std::move(layout_);
   }
 
  private:
-  bool has(model::ParameterId id) const {
-    return id.is_adapter() == of_adapter_ || (of_adapter_ && model_.adapter.saves(id.module));
+  bool has(model::ParameterId id, int layer) const {
+    if (id.is_adapter()) return of_adapter_ && model_.adapter.is_in(layer);
+    return !of_adapter_ || model_.adapter.saves(id.module);
   }
 
   void add(const model::Block& block, const Parameter& parameter) {

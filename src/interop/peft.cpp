@@ -190,6 +190,20 @@ std::vector<model::Adapter::Target> targets_in(const json& config, const std::st
   return targets;
 }
 
+/// The layers whose factors are in a file; none: all of the model. @throws Error(input)
+std::vector<int> layers_in(const TensorFile& file, const model::Config& model) {
+  std::set<std::string> found;  // parameters
+  const HuggingFaceLayout layout = adapter_layout(model);
+  for (const Placed& placed : layout.parameters)
+    if (file.tensors().contains(placed.runs.front().tensor)) found.insert(placed.parameter.name);
+  std::vector<int> layers;
+  for (const model::Block& block : model::blocks(model))
+    if (std::ranges::any_of(block.parameters,
+                            [&](const auto& one) { return found.contains(one.name); }))
+      layers.push_back(block.layer);
+  return std::ssize(layers) == model.num_layers ? std::vector<int>() : layers;
+}
+
 void check_adapter_config(const json& config, const model::Config& model, const std::string& name) {
   model::Adapter file{.targets = targets_in(config, name, model), .rslora = is_rslora(config)};
   for (std::size_t i = 0; i < file.targets.size(); ++i) {
@@ -251,6 +265,7 @@ deck::AdapterKeys adapter_keys(const fs::path& directory, const model::Config& c
     if (target.rank != keys.rank || target.alpha != keys.alpha)
       keys.groups.push_back({keys.targets.back(), target.rank, target.alpha});
   }
+  keys.layers = layers_in(tensors, adapted);
   for (const model::Module module : model::modules_to_save(config))
     if (has({.saved = {module}})) keys.modules_to_save.push_back(model::module_name(module));
   return keys;
@@ -276,22 +291,24 @@ void write_adapter(const fs::path& directory, const model::Config& config,
     if (target && target->alpha != alpha) alphas[module] = target->alpha;
   }
   const bool tied = config.tied_head && config.adapter.saves(model::Module::token);
-  const json written{{"peft_type", "LORA"},
-                     {"task_type", "CAUSAL_LM"},
-                     {"base_model_name_or_path", base.empty() ? json() : json(base)},
-                     {"inference_mode", true},
-                     {"r", keys.rank},
-                     {"lora_alpha", alpha},
-                     {"use_rslora", keys.scaling == "rslora"},
-                     {"target_modules", modules},
-                     {"lora_dropout", 0.0},
-                     {"bias", "none"},
-                     {"fan_in_fan_out", config.family->tensors.transposed},
-                     {"init_lora_weights", true},
-                     {"modules_to_save", saved.empty() ? json() : json(saved)},
-                     {"ensure_weight_tying", tied},
-                     {"rank_pattern", ranks},
-                     {"alpha_pattern", alphas}};
+  const json written{
+      {"peft_type", "LORA"},
+      {"task_type", "CAUSAL_LM"},
+      {"base_model_name_or_path", base.empty() ? json() : json(base)},
+      {"inference_mode", true},
+      {"r", keys.rank},
+      {"lora_alpha", alpha},
+      {"use_rslora", keys.scaling == "rslora"},
+      {"target_modules", modules},
+      {"layers_to_transform", config.adapter.layers.empty() ? json() : json(config.adapter.layers)},
+      {"lora_dropout", 0.0},
+      {"bias", "none"},
+      {"fan_in_fan_out", config.family->tensors.transposed},
+      {"init_lora_weights", true},
+      {"modules_to_save", saved.empty() ? json() : json(saved)},
+      {"ensure_weight_tying", tied},
+      {"rank_pattern", ranks},
+      {"alpha_pattern", alphas}};
   brume::write_file(directory / adapter_config_file, written.dump(2) + "\n");
 }
 

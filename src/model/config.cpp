@@ -110,7 +110,7 @@ std::vector<Module> chosen(const std::vector<std::string>& patterns, const std::
 Adapter adapter(const deck::AdapterKeys& keys, const Config& config) {
   if (keys.rank == 0) {
     require(keys.alpha == 0.0 && keys.targets.empty() && keys.modules_to_save.empty() &&
-                keys.groups.empty(),
+                keys.groups.empty() && keys.layers.empty(),
             Failure::input, "training.adapter: rank must be given, at least 1");
     return {};
   }
@@ -119,7 +119,14 @@ Adapter adapter(const deck::AdapterKeys& keys, const Config& config) {
       keys.targets.empty() ? all : chosen(keys.targets, all, "targets", "linear layers");
   for (const deck::AdapterGroupKeys& group : keys.groups)
     chosen({group.pattern}, targets, "groups", "targets");
+  std::vector<int> layers = keys.layers;
+  std::ranges::sort(layers);
+  for (std::size_t i = 0; i < layers.size(); ++i)
+    require(layers[i] < config.num_layers && (i == 0 || layers[i] > layers[i - 1]), Failure::input,
+            "training.adapter.layers: found {}, expected different numbers from 0 to {}", layers[i],
+            config.num_layers - 1);
   Adapter adapter{.rslora = keys.scaling == "rslora",
+                  .layers = layers,
                   .saved = chosen(keys.modules_to_save, modules_to_save(config), "modules_to_save",
                                   "tables and norms")};
   for (const Module module : targets) {
@@ -338,6 +345,8 @@ std::string text(const Config& m) {
     line += "/" + module_name(target.module);
     adapter_size = size;
   }
+  if (!m.adapter.layers.empty())
+    line += fmt::format(" adapter_layers={}", fmt::join(m.adapter.layers, "/"));
   if (m.quantization != Quantization::none)
     line += fmt::format(" quantization={}", brume::name(m.quantization));
   if (!m.rotary()) return line;

@@ -152,11 +152,13 @@ std::array<Parameter, 2> adapter_factors(const Config& m, const Adapter::Target&
   throw Error(Failure::bug, "'{}' has no adapter", name({target.module}));
 }
 
-/// Adapters' parameters in the order of targets.
-std::vector<Parameter> adapter_parameters(const Config& m) {
+/// Adapters' parameters of a layer in the order of targets. All layers have them, because a kind of
+/// segments has one list of operators.
+std::vector<Parameter> adapter_parameters(const Config& m, int layer) {
   std::vector<Parameter> all;
   for (const Adapter::Target& target : m.adapter.targets)
     std::ranges::move(adapter_factors(m, target), std::back_inserter(all));
+  for (Parameter& one : all) one.frozen = !m.adapter.is_in(layer);
   return all;
 }
 
@@ -179,7 +181,7 @@ Block layer_block(const Config& m, int layer) {
     p.push_back(std::move(router));
   }
   // Gradients that are partial stay together: always, then for some tp, then never.
-  const std::vector<Parameter> adapters = adapter_parameters(m);
+  const std::vector<Parameter> adapters = adapter_parameters(m, layer);
   const auto add_adapters = [&](const auto& wanted) {
     std::ranges::copy_if(adapters, std::back_inserter(p), wanted);
   };
@@ -264,8 +266,10 @@ std::string adapter_text(const Adapter& adapter) {
     parts.push_back(fmt::format("of rank {} for {}", rank, fmt::join(names, ", ")));
   std::vector<std::string> saved;
   std::ranges::transform(adapter.saved, std::back_inserter(saved), module_name);
-  return fmt::format("an adapter {}{}{}", fmt::join(parts, " and "),
-                     saved.empty() ? "" : ", and all of ", fmt::join(saved, ", "));
+  return fmt::format(
+      "an adapter {}{}{}{}", fmt::join(parts, " and "),
+      adapter.layers.empty() ? "" : fmt::format(" in layers {}", fmt::join(adapter.layers, ", ")),
+      saved.empty() ? "" : ", and all of ", fmt::join(saved, ", "));
 }
 
 }  // namespace
@@ -302,7 +306,7 @@ std::vector<Block> blocks(const Config& config) {
   for (std::size_t i = 0; i < blocks.size(); ++i)
     for (Parameter& parameter : blocks[i].parameters) {
       parameter.name = blocks[i].name + "." + model::name(parameter.id);
-      parameter.frozen = !config.has_backward(int(i)) ||
+      parameter.frozen = parameter.frozen || !config.has_backward(int(i)) ||
                          std::ranges::binary_search(config.frozen_parameters, parameter.name);
       if (blocks[i].kind != BlockKind::layer) continue;
       if (is_matrix(parameter)) parameter.unit = config.optimizer->unit();
