@@ -286,7 +286,7 @@ struct Piece {
   std::vector<std::int64_t> shape;   ///< local
   std::vector<std::int64_t> offset;  ///< offset of the piece in the global tensor
   std::int64_t first;                ///< first element in the flat block
-  std::int64_t elements;             ///< of the flat block that it takes
+  std::int64_t elements;             ///< number in the flat block
 };
 
 enum class BlockKind { embedding, layer, head };

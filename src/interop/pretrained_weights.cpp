@@ -140,7 +140,7 @@ struct PretrainedWeights::Impl {
   std::map<std::string, const TensorFile*> places;  ///< of all tensors, by their names there
   std::map<std::string, const Placed*> parameters;
   std::map<std::string, FourBitTensor> codes;  ///< tensors in 4 bits, by their names there
-  std::string prefix, head;     ///< in the files, of the layout's
+  std::string prefix, head;                    ///< in the files, of the layout's
   bool has_spare_head = false;  ///< files may have the head of a tied table, which is not read
   const char *noun = "model", *another = "config.json and [model] describe another model";
   const char* without_head = "with tied_head = true the head is the token table";
