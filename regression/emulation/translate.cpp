@@ -42,11 +42,11 @@ std::string replaced(std::string text, char from, char to) {
 /// The C++ type of a PTX type.
 std::string type_of(const std::string& type, int line) {
   static const std::map<std::string, std::string> types{
-      {"pred", "bool"},         {"b8", "std::uint8_t"},   {"u8", "std::uint8_t"},
-      {"b16", "std::uint16_t"}, {"u16", "std::uint16_t"}, {"s16", "std::int16_t"},
-      {"b32", "std::uint32_t"}, {"u32", "std::uint32_t"}, {"s32", "std::int32_t"},
-      {"b64", "std::uint64_t"}, {"u64", "std::uint64_t"}, {"s64", "std::int64_t"},
-      {"f32", "float"},         {"f64", "double"}};
+      {"pred", "bool"},        {"b8", "std::uint8_t"},   {"u8", "std::uint8_t"},
+      {"s8", "std::int8_t"},   {"b16", "std::uint16_t"}, {"u16", "std::uint16_t"},
+      {"s16", "std::int16_t"}, {"b32", "std::uint32_t"}, {"u32", "std::uint32_t"},
+      {"s32", "std::int32_t"}, {"b64", "std::uint64_t"}, {"u64", "std::uint64_t"},
+      {"s64", "std::int64_t"}, {"f32", "float"},         {"f64", "double"}};
   const auto found = types.find(type);
   if (found == types.end()) fail(line, "unknown type ." + type);
   return found->second;

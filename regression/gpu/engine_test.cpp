@@ -92,6 +92,29 @@ TEST(OnGpu, ExpertsTrainLikeOneRank) {
   }
 }
 
+/// An adapter of layers in blocks of 4 and 8 bits.
+TEST(OnGpu, QuantizedModelsTrainLikeOneRank) {
+  for (const int i : {0, 1}) {
+    model::Config model{.num_layers = 4,
+                        .hidden_size = 64,
+                        .num_heads = 4,
+                        .ffn_size = 256,
+                        .seq_len = 8,
+                        .vocab_size = 101};
+    test::quantize(i, model);
+    const test::TokenFixture tokens(model.vocab_size);
+    const data::Sampler data = tokens.sampler(model.seq_len);
+    const Settings settings = test::contract_settings(5);
+    const test::Trained one = test::train(test::one_rank_plan(model, 8), model, settings, data);
+    const plan::Plan plan = i == 0
+                                ? plan_of(1, 1, 1, {.ckpt_layers = 2, .weight_offload_ratio = 0.5})
+                                : plan_of(1, 2, 2, {.zero_level = 3});
+    const test::Trained all = test::train(plan, model, settings, data);
+    EXPECT_LE(test::largest_difference(all.losses, one.losses), 1e-5) << plan::text(plan);
+    EXPECT_LE(test::largest_difference(all.norms, one.norms), 1e-4) << plan::text(plan);
+  }
+}
+
 /// In 8 bits plans differ by roundings, within the tolerances of the contract in these formats.
 TEST(OnGpu, FactorsOfEightBitsTrainLikeOneRank) {
   model::Config model{.num_layers = 4,
