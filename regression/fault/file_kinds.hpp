@@ -176,6 +176,23 @@ class FileKinds {
              [model = model::config(model::resolved(keys), "fp32")](const fs::path& path) {
                const interop::PretrainedWeights weights(path.parent_path(), model);
              });
+    add_four_bits();
+  }
+
+  void add_four_bits() {
+    const std::string folder = "data/hugging_face/llama_nf4_nested/";
+    deck::ModelKeys keys;
+    keys.config = BRUME_REGRESSION_DIR "/" + folder + "config.json";
+    keys.seq_len = 16;
+    keys.given = {"seq_len"};
+    add_file("four_bits", "model.safetensors", {shipped(folder + "model.safetensors")},
+             [model = model::config(model::resolved(keys), "fp32")](const fs::path& path) {
+               const interop::PretrainedWeights weights(path.parent_path(), model);
+               for (const engine::Slab& slab : interop::whole_weights(model)) {
+                 std::vector<float> values(std::size_t(slab.elements));
+                 weights.get(slab, 0, values);
+               }
+             });
   }
 
   void add_tokenizers() {
