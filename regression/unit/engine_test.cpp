@@ -113,8 +113,10 @@ TEST_P(Contract, RandomPlanOfAnAdapterTrainsLikeOneRank) {
   expect_contract(model, test::plan_number(i, random, model), test::head_tokens(i));
 }
 
+class QuantizedContract : public ::testing::TestWithParam<int> {};
+
 // The same of layers in blocks of 4 or 8 bits.
-TEST_P(Contract, RandomPlanOfAQuantizedModelTrainsLikeOneRank) {
+TEST_P(QuantizedContract, RandomPlanTrainsLikeOneRank) {
   const int i = GetParam();
   std::mt19937 random(unsigned(i) * 86028121 + 29);
   const std::vector<model::Config> special = test::special_models();
@@ -125,6 +127,8 @@ TEST_P(Contract, RandomPlanOfAQuantizedModelTrainsLikeOneRank) {
   test::quantize(i, model);
   expect_contract(model, test::plan_number(i, random, model), test::head_tokens(i));
 }
+
+INSTANTIATE_TEST_SUITE_P(Engine, QuantizedContract, ::testing::Range(0, test::trials(8)));
 
 /// A model of one rank that is quantized, or computes with the same weights as they are.
 test::Trained trained_with(const model::Config& model,
