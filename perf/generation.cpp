@@ -5,7 +5,7 @@
 /// Computes prompts of 64 tokens, then answers, for batches of 1, 4 and 16 sequences. A next token
 /// reads all weights once, so a plain read of as many bytes is its baseline. int8 and nf4 are
 /// matrices of layers in blocks, in a model of bf16. Where BRUME_PYTHON names a Python that has
-/// Transformers, its generate() on the same sizes follows, with bf16 in the place of blocks.
+/// Transformers, its generate() on the same sizes follows, with bf16 instead of blocks.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -15,7 +15,7 @@ namespace brume {
 /// fp32, and a code per value:
 ///
 ///   int8  value = scale code / 127, codes from -127 to 127
-///   nf4   value = scale nf4_values[code], two codes per byte, the first one in its high bits
+///   nf4   value = scale nf4_value(code), two codes per byte, the first one in its high bits
 ///
 /// A block is its scale, then its codes. Values that were made of codes have the same codes again,
 /// also if a format of 16 bits held them. A value that is not finite makes all of its block NaN.

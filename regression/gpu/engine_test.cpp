@@ -24,6 +24,13 @@ plan::Plan plan_of(int stages, int dp, int tp, const plan::Stage& knobs) {
   return plan;
 }
 
+void expect_like(const test::Trained& one, const plan::Plan& plan, const model::Config& model,
+                 const Settings& settings, const data::Sampler& data) {
+  const test::Trained all = test::train(plan, model, settings, data);
+  EXPECT_LE(test::largest_difference(all.losses, one.losses), 1e-5) << plan::text(plan);
+  EXPECT_LE(test::largest_difference(all.norms, one.norms), 1e-4) << plan::text(plan);
+}
+
 /// Each knob alone, then all of them together, on one rank and on several.
 TEST(OnGpu, KnobsAloneAndTogetherTrainLikeOneRank) {
   const model::Config model{.num_layers = 4,
@@ -57,9 +64,7 @@ TEST(OnGpu, KnobsAloneAndTogetherTrainLikeOneRank) {
                            .optim_offload_ratio = 0.5,
                            .act_offload_ratio = 0.5}));
   for (const plan::Plan& plan : plans) {
-    const test::Trained all = test::train(plan, model, settings, data);
-    EXPECT_LE(test::largest_difference(all.losses, one.losses), 1e-5) << plan::text(plan);
-    EXPECT_LE(test::largest_difference(all.norms, one.norms), 1e-4) << plan::text(plan);
+    expect_like(one, plan, model, settings, data);
   }
 }
 
@@ -86,9 +91,7 @@ TEST(OnGpu, ExpertsTrainLikeOneRank) {
   for (const plan::Plan& plan :
        {plan_of(1, 1, 1, {.ckpt_layers = 2, .act_offload_ratio = 0.5}),
         plan_of(1, 2, 2, {.zero_level = 3}), plan_of(2, 1, 2, {.weight_offload_ratio = 0.5})}) {
-    const test::Trained all = test::train(plan, model, settings, data);
-    EXPECT_LE(test::largest_difference(all.losses, one.losses), 1e-5) << plan::text(plan);
-    EXPECT_LE(test::largest_difference(all.norms, one.norms), 1e-4) << plan::text(plan);
+    expect_like(one, plan, model, settings, data);
   }
 }
 
@@ -110,9 +113,7 @@ TEST(OnGpu, QuantizedModelsTrainLikeOneRank) {
     const plan::Plan plan = i == 0
                                 ? plan_of(1, 1, 1, {.ckpt_layers = 2, .weight_offload_ratio = 0.5})
                                 : plan_of(1, 2, 1, {.zero_level = 3});
-    const test::Trained all = test::train(plan, model, settings, data);
-    EXPECT_LE(test::largest_difference(all.losses, one.losses), 1e-5) << plan::text(plan);
-    EXPECT_LE(test::largest_difference(all.norms, one.norms), 1e-4) << plan::text(plan);
+    expect_like(one, plan, model, settings, data);
   }
 }
 

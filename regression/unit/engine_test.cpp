@@ -100,14 +100,19 @@ TEST_P(Contract, RandomPlanOfASpecialModelTrainsLikeOneRank) {
   expect_contract(model, test::plan_number(i, random, model), test::head_tokens(i));
 }
 
+/// A model of some family for a plan by its number.
+model::Config model_number(int i, std::mt19937& random) {
+  const std::vector<model::Config> special = test::special_models();
+  return i % 4 == 0   ? test::random_model(random)
+         : i % 4 == 1 ? test::random_family_model(random)
+                      : special[std::size_t(i / 2) % special.size()];
+}
+
 // Linear layers of all families, in plans of all kinds but those that need all blocks trained.
 TEST_P(Contract, RandomPlanOfAnAdapterTrainsLikeOneRank) {
   const int i = GetParam();
   std::mt19937 random(unsigned(i) * 6700417 + 19);
-  const std::vector<model::Config> special = test::special_models();
-  model::Config model = i % 4 == 0   ? test::random_model(random)
-                        : i % 4 == 1 ? test::random_family_model(random)
-                                     : special[std::size_t(i / 2) % special.size()];
+  model::Config model = model_number(i, random);
   model.isolated = i % 5 == 0;
   test::adapt(i, model, i % 5 != 2);
   expect_contract(model, test::plan_number(i, random, model), test::head_tokens(i));
@@ -119,10 +124,7 @@ class QuantizedContract : public ::testing::TestWithParam<int> {};
 TEST_P(QuantizedContract, RandomPlanTrainsLikeOneRank) {
   const int i = GetParam();
   std::mt19937 random(unsigned(i) * 86028121 + 29);
-  const std::vector<model::Config> special = test::special_models();
-  model::Config model = i % 4 == 0   ? test::random_model(random)
-                        : i % 4 == 1 ? test::random_family_model(random)
-                                     : special[std::size_t(i / 2) % special.size()];
+  model::Config model = model_number(i, random);
   model.isolated = i % 5 == 0;
   test::quantize(i, model);
   expect_contract(model, test::plan_number(i, random, model), test::head_tokens(i));

@@ -241,7 +241,7 @@ TEST_P(FourBits, HaveTheCodesOfTheFileAgain) {
   }
 }
 
-/// What is said of the model with one tensor changed, or without it.
+/// The refusal of the model with one tensor changed, or without it.
 std::string refusal_with(const fs::path& directory, const model::Config& model,
                          const std::function<bool(test::RawTensor&)>& change) {
   const OwnFolder folder;

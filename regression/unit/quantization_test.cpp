@@ -38,7 +38,7 @@ Block random_block(std::mt19937& random, float scale) {
   return values;
 }
 
-// By hand: the scale, then a byte for each value, or for two with the first in its high bits.
+// A block is its scale, then a byte for each value, or for two with the first in its high bits.
 TEST(Quantization, BlocksHaveTheirPublishedBytes) {
   Block values{};
   values[0] = 2.0f, values[1] = -2.0f, values[2] = 0.6f, values[3] = -0.5f;

@@ -237,7 +237,7 @@ void SegmentList::adapt(const std::string& name, TensorId read, TensorId written
   const TensorId low = activation(name + ".low", width);
   product(name + " lora a", OperatorKind::matmul, read, low,
           {modules, width, segment_.tensor(read).columns, Part::lora_a});
-  // Of unlike ranks, the mean that gives the FLOPs of all.
+  // Unlike ranks count by their mean, which gives the FLOPs of all.
   product(name + " lora b", OperatorKind::matmul, low, written,
           {modules, outputs, alike ? Expr(ranks.front()) : elements / outputs, Part::lora_b});
 }

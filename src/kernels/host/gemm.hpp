@@ -54,9 +54,9 @@ void gemm_by_primitive(std::int64_t m, std::int64_t n, std::int64_t k, const Fac
 /// Whether it is there for bf16: it needs AVX-512.
 bool has_bfloat16_primitive();
 
-/// C = A op(B)  (+ C when accumulating) of few rows, with B in blocks: each thread makes some rows
-/// of B after another, which stay in its cache while they are multiplied. Sums are those of `gemm`
-/// with the same rows. Sizes are not 0, and gemm_takes_blocks<Storage>(m) holds.
+/// C = A op(B)  (+ C when accumulating) of few rows, with B in blocks: each thread makes a few rows
+/// of B at a time and multiplies them from its cache. Sums are those of `gemm` with the same rows.
+/// Sizes are not 0, and gemm_takes_blocks<Storage>(m) holds.
 template <class Storage>
 void gemm(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf<Storage>& a,
           const QuantizedFactor& b, Write write, Storage* c, std::int64_t stride);

@@ -175,8 +175,8 @@ FactorOf<bfloat16> rows_of(const FactorOf<bfloat16>& b, std::int64_t first, std:
   return {copy.data(), k};
 }
 
-/// each(rows, first, count): for groups of 16 rows of A that `m` has, two at a time, with the 32
-/// rows of B for them.
+/// each(row, rows): for rows [row, row + 32) of A, with the 32 rows of B from `first` on; zeros
+/// follow the last row of B.
 template <class Each>
 void with_rows(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf<bfloat16>& b,
                std::int64_t first, const Each& each) {
@@ -188,7 +188,7 @@ void with_rows(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf<bf
                          rows.stride, k});
   }
 }
-/// Blocks are made once: for all rows of A where there are more than two groups.
+/// Rows of blocks are made once for all rows of A, and all at a time if A has more than 32.
 template <class Each>
 void with_rows(std::int64_t m, std::int64_t n, std::int64_t k, const QuantizedFactor& b,
                std::int64_t first, const Each& each) {
