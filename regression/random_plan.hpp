@@ -198,6 +198,19 @@ inline void choose_nodes(std::mt19937& random, plan::Stage& stage) {
   stage.devices_per_node = on_node;
 }
 
+/// Lets data-parallel ranks of some stages divide whole experts too.
+inline void divide_experts(std::mt19937& random, const model::Config& model, plan::Stage& stage) {
+  const int over_data = pick(random, {1, 2, 3, 4});
+  plan::Stage changed = stage;
+  changed.ep = stage.tp * over_data;
+  if (over_data == 1 || stage.dp % over_data != 0 || model.num_experts % changed.ep != 0) return;
+  if (stage.devices_per_node % changed.ep != 0 && changed.ep % stage.devices_per_node != 0) return;
+  if (stage.replicas > 1 &&
+      (changed.state_ranks() % stage.replicas != 0 || changed.state_ranks() == stage.replicas))
+    return;
+  stage = changed;
+}
+
 /// Chooses how far stages run ahead, puts some of what some stages offload on disk, lets some keep
 /// several replicas of what they shard, some store layers, some lie on several nodes, some step on
 /// the host what they offload, and some divide whole experts; the generator stays as it is.
@@ -223,6 +236,7 @@ inline void choose_later_knobs(std::mt19937 random, const model::Config& model, 
   if (model.num_experts == 0) return;
   for (plan::Stage& stage : plan.stages)
     if (pick(random, {0, 1, 1}) == 1 && model.num_experts % stage.tp == 0) stage.ep = stage.tp;
+  for (plan::Stage& stage : plan.stages) divide_experts(random, model, stage);
 }
 
 /// A plan of stages that are cut so, with any number of layers and any combination of knobs.

@@ -131,9 +131,21 @@ struct StepMetrics {
   double iteration_s = 0.0;      ///< its tasks; in a training from one step's end to the next's
   double data_s = 0.0;           ///< wait for its batch
   double load_factor = 0.0;      ///< load_factor() of the experts; 0: not known here
+  double expert_rounds = 0.0;    ///< ExpertLoads::mean_rounds()
   std::array<double, schedule::num_channels> busy_s{};  ///< each channel at work
   /// Part of busy_s that overlaps with compute.
   std::array<double, schedule::num_channels> hidden_s{};
+};
+
+/// Work of the experts of a rank's layers in forwards.
+struct ExpertLoads {
+  /// [L, E] copies of tokens that went to each expert of all ranks that divide them, counted on one
+  /// of these; zeros for layers of other stages.
+  std::vector<std::int64_t> copies = {};
+  std::int64_t forwards = 0;  ///< a layer's of a microbatch each
+  std::int64_t rounds = 0;    ///< more than forwards if copies exceeded their room
+
+  double mean_rounds() const { return forwards > 0 ? double(rounds) / double(forwards) : 0.0; }
 };
 
 /// Mean over layers of the largest load of an expert over the mean load.
@@ -169,6 +181,7 @@ struct Slab {
   Quantization quantization = Quantization::none;
   std::shared_ptr<OpenBlocks> open_blocks = {};
   bool owned = false;  ///< this rank writes it to a checkpoint; others hold a copy
+  bool dense = true;   ///< not of experts, which data-parallel ranks may divide
 };
 
 /// A slab's values: all [elements], getting and setting those from `first` on; not while a step
@@ -232,9 +245,7 @@ class Engine {
 
   const schedule::Program& program() const;               ///< the Program of training
   const std::vector<schedule::Span>& last_times() const;  ///< times of the last step, by task
-  /// Copies of tokens that this rank sent to each expert of each layer in the last step, [L, E];
-  /// tensor-parallel ranks count theirs once.
-  const std::vector<std::int64_t>& last_loads() const;
+  const ExpertLoads& last_loads() const;                  ///< loads of the last step
   std::string in_flight() const;     ///< tasks running now, if any, for the watchdog; any thread
   std::vector<int> awaited() const;  ///< other ranks without which these do not end; any thread
 

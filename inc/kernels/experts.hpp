@@ -42,7 +42,10 @@ std::vector<std::int32_t> read_begins(const Routes& routes);
 /// @source  Fedus et al. 2021, eq. (4), by sequence; Zoph et al. 2022, eq. (5)
 struct RouterLoss {
   float balance = 0.0f, z = 0.0f;  ///< factors
-  int seq_len = 0;                 ///< T, which divides the tokens; 0: the loads are not balanced
+  int seq_len = 0;                 ///< T; 0: the loads are not balanced
+  /// Tokens before the first one and behind the last one with which the tokens are whole sequences.
+  /// Routes::experts has theirs too.
+  int before = 0, after = 0;
 };
 
 /// l[n,e] = sum_i x[n,i] w[e,i], in fp32 whatever the storage.

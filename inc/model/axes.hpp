@@ -10,7 +10,7 @@ namespace brume::model {
 enum class Axis : std::uint8_t {
   tp,       ///< tensor parallelism
   cp,       ///< context parallelism
-  ep,       ///< expert parallelism
+  ep,       ///< data-parallel ranks that divide a layer's experts, of size ep / tp
   shard,    ///< ranks that shard one replica of a stage's state
   replica,  ///< replicas of a stage's state
   dp,       ///< ranks, or groups of cp ranks, with sequences of their own
@@ -43,8 +43,14 @@ class AxisSet {
   std::uint8_t bits_ = 0;
 };
 
-/// Ranks that hold the same weights and compute with different tokens: dp and cp together.
-inline constexpr AxisSet data_axes{Axis::shard, Axis::replica};
+/// Ranks that compute with different tokens: dp and cp together.
+inline constexpr AxisSet data_axes{Axis::ep, Axis::shard, Axis::replica};
+
+/// Ranks of data_axes that hold the same weights, experts included.
+inline constexpr AxisSet state_axes{Axis::shard, Axis::replica};
+
+/// Ranks that divide a layer's experts.
+inline constexpr AxisSet expert_axes{Axis::tp, Axis::ep};
 
 /// All ranks of a job.
 inline constexpr AxisSet all_axes{Axis::tp,      Axis::cp, Axis::ep,   Axis::shard,

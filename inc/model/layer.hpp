@@ -201,14 +201,17 @@ inline bool is_exchange(OperatorKind kind) {
 struct Split {
   int tp = 1;
   int microbatch = 1;  ///< "b"
-  int ep = 1;          ///< tensor-parallel ranks over which whole experts are divided: 1 or tp
+  int ep = 1;          ///< ranks over which whole experts are divided: 1, tp, or a multiple of tp
   int cp = 1;          ///< ranks that share the one sequence of a microbatch
 
   auto operator<=>(const Split&) const = default;
   bool cuts_sequences() const { return cp > 1; }
+  /// Data-parallel ranks over which whole experts are divided, beside those of tp.
+  int expert_data_ranks() const { return ep > tp ? ep / tp : 1; }
   /// Ranks of a group that exchanges within a layer.
   int size(AxisSet axes) const {
-    return (axes.contains(Axis::tp) ? tp : 1) * (axes.contains(Axis::cp) ? cp : 1);
+    return (axes.contains(Axis::tp) ? tp : 1) * (axes.contains(Axis::cp) ? cp : 1) *
+           (axes.contains(Axis::ep) ? expert_data_ranks() : 1);
   }
   std::map<std::string, double, std::less<>> values() const {
     return {{"b", microbatch}, {"cp", cp}, {"ep", ep}, {"tp", tp}};
@@ -231,9 +234,9 @@ struct Tensor {
   AxisSet cut = {};       ///< ranks along these axes hold different rows of it
   AxisSet gathered = {};  ///< has the rows of all ranks along these axes
   int copies = 1;         ///< rows for each token
-  bool held = false;      ///< has rows of the experts that the rank holds; `rows` is their bound
+  bool held = false;  ///< has rows of the experts that the rank holds, as many at once as `rows`
   // Derived:
-  bool summed = false;  ///< the ranks of tp hold terms of it
+  bool summed = false;  ///< ranks of several parts of the weights hold terms of it
   Gradient gradient = Gradient::scratch;
   TensorId gradient_of = {};   ///< the tensor whose gradient has the same place
   Expr forward_offset = 0.0;   ///< elements before it in the forward's scratch

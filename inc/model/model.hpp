@@ -301,7 +301,7 @@ struct Block {
   bool trains() const { return !std::ranges::all_of(parameters, &Parameter::frozen); }
   /// Axes along which ranks hold the same weights and compute with different tokens. Gradients are
   /// summed over their group, and ZeRO shards state over it.
-  AxisSet reduction_axes() const { return data_axes; }
+  AxisSet reduction_axes() const { return state_axes; }
 };
 
 /// All blocks of a model: embedding, layers in order, head. A tied head has no token table of its
@@ -329,14 +329,15 @@ std::string quantization_fault(const Config& config, int tp);
 
 /// The flat buffer of a block on one tp rank: what is trained, which alone has gradients and
 /// optimizer state, and behind it what is frozen. Partial gradients come first, so that one small
-/// all-reduce covers them; each piece starts at a multiple of 16 elements, both parts are multiples
-/// of `shards` * 16 so that ZeRO can cut them into equal aligned shards. Where tp cuts unevenly
-/// each rank has room for the first one's piece, the largest: all ranks' layouts are alike. As far
-/// as that leaves room, whole matrices of an update come last. Among frozen elements
-/// frozen_alignment takes the place of 16.
+/// all-reduce covers them, and experts last, before which an all-reduce over Axis::ep ends; each
+/// piece starts at a multiple of 16 elements, both parts are multiples of `shards` * 16 so that
+/// ZeRO can cut them into equal aligned shards. Where tp cuts unevenly each rank has room for the
+/// first one's piece, the largest: all ranks' layouts are alike. As far as that leaves room, whole
+/// matrices of an update come last. Among frozen elements frozen_alignment takes the place of 16.
 struct Layout {
   std::vector<Piece> pieces;          ///< pieces in flat order
   std::int64_t partial_elements;      ///< leading elements whose gradients are partial over tp
+  std::int64_t dense_elements;        ///< leading ones, behind which all are of experts
   std::int64_t elementwise_elements;  ///< leading ones, behind which all are of whole matrices
   std::int64_t trained_elements;      ///< leading elements, padding included
   std::int64_t elements;              ///< all, padding included
@@ -344,14 +345,20 @@ struct Layout {
   /// The piece of the parameter whose name ends in `suffix`. @throws Error(bug)
   const Piece& piece(const Block& block, std::string_view suffix) const;
 };
-Layout layout(const Block& block, int tp, int tp_rank, int shards, int ep = 1);
+/// The ranks over which whole experts are divided; of one, tp cuts each expert.
+struct ExpertRanks {
+  int count = 1;
+  int rank = 0;  ///< this one
+};
+Layout layout(const Block& block, int tp, int tp_rank, int shards, ExpertRanks experts = {});
 
 /// Elements of both parts of the flat buffer as expressions in "tp", "ep", "dp" and "cp", of which
-/// dp cp are the shards, and Layout::elementwise_elements.
+/// dp cp / expert_data_ranks() are the shards, Layout::dense_elements and
+/// Layout::elementwise_elements.
 struct LayoutElements {
-  Expr trained, frozen, elementwise;
+  Expr trained, frozen, dense, elementwise;
 };
-LayoutElements layout_elements(const Block& block);
+LayoutElements layout_elements(const Config& config, const Block& block);
 /// The leading elements of it whose gradients are partial over tp, in variable "tp".
 Expr layout_partial_elements(const Block& block);
 
@@ -440,6 +447,13 @@ Expr cache_bytes(const Config& config);
 /// Elements of the residual stream on a rank, b T C / cp.
 Expr stream_elements(const Config& config);
 Expr stream_bytes(const Config& config);
+/// Bytes of the stream that a segment works on: experts have the tokens of all ranks that divide
+/// them.
+Expr stream_bytes(const Config& config, SegmentKind kind);
+/// Split::expert_data_ranks() in "tp" and "ep"; 1 for a model without experts.
+Expr expert_data_ranks(const Config& config);
+/// Axes of the ranks that sum a segment's output, each of which has a part of its weights.
+AxisSet sum_axes(SegmentKind kind);
 /// Bytes of the stream that a tensor-parallel rank holds between segments: those of b T / (cp tp)
 /// tokens.
 Expr stream_shard_bytes(const Config& config);

@@ -66,12 +66,17 @@ class Mesh {
   std::vector<Side> sides_;
 };
 
-/// The mesh by which the ranks of a stage divide its weights: layers by tp, and shards.
+/// The mesh by which the ranks of a stage divide its weights: layers by tp, experts by tp and ep,
+/// and shards.
 ///
-/// @param data_ranks  dp cp
+/// @param state_ranks  dp cp / expert_data_ranks
 template <class N>
-Mesh<N> weights_mesh(const N& data_ranks, const N& tp, const N& replicas) {
-  return Mesh<N>({{Axis::tp, tp}, {Axis::shard, data_ranks / replicas}, {Axis::replica, replicas}});
+Mesh<N> weights_mesh(const N& tp, const N& expert_data_ranks, const N& state_ranks,
+                     const N& replicas) {
+  return Mesh<N>({{Axis::tp, tp},
+                  {Axis::ep, expert_data_ranks},
+                  {Axis::shard, state_ranks / replicas},
+                  {Axis::replica, replicas}});
 }
 
 /// The mesh by which the same ranks divide sequences.

@@ -25,9 +25,10 @@ struct Stage {
   int dp = 1;
   int cp = 1;  ///< ranks that share the sequences of a data-parallel rank
   int tp = 1;
-  int ep = 1;           ///< tp ranks over which whole experts are divided: 1 (each is cut) or tp
-  int zero_level = 0;   ///< 1 shards optimizer state over dp cp, 2 also gradients, 3 also weights
-  int replicas = 1;     ///< copies of the sharded state, each over dp cp / replicas neighbours
+  int ep = 1;  ///< ranks over which whole experts are divided: 1 (tp cuts each), tp or a multiple
+  int zero_level = 0;   ///< 1 shards optimizer state over state_ranks(), 2 also gradients, 3 also
+                        ///< weights
+  int replicas = 1;     ///< copies of the sharded state, each over shard_ranks() neighbours
   int ckpt_layers = 0;  ///< last layers of the stage whose activations are recomputed
   /// First layers of the stage that keep all they can. The ones between are recomputed selectively:
   /// outputs of norms and activations are made again.
@@ -41,10 +42,14 @@ struct Stage {
   double host_update_ratio = 0.0;  ///< stepped by the node's processor, a part of what is offloaded
   std::string group = {};          ///< group of the cluster; empty if it has one only
 
-  /// Ranks with the same weights and tokens of their own.
+  /// Ranks with tokens of their own.
   int data_ranks() const { return dp * cp; }
   int devices() const { return data_ranks() * tp; }
-  int shard_ranks() const { return data_ranks() / replicas; }
+  /// Data-parallel ranks over which whole experts are divided, beside those of tp.
+  int expert_data_ranks() const { return split().expert_data_ranks(); }
+  /// Data-parallel ranks with the same weights.
+  int state_ranks() const { return data_ranks() / expert_data_ranks(); }
+  int shard_ranks() const { return state_ranks() / replicas; }
   model::Split split() const { return {.tp = tp, .microbatch = microbatch, .ep = ep, .cp = cp}; }
   bool operator==(const Stage&) const = default;
 };
@@ -100,6 +105,11 @@ struct Place {
   Coordinates at;
   int ep = 1;       ///< the stage's
   int cp_rank = 0;  ///< among the ranks that share its sequences
+
+  /// Axes, apart from tp, along which ranks hold the same values of a parameter.
+  AxisSet holders(const model::Parameter& parameter) const {
+    return parameter.expert_dim < 0 ? model::data_axes : model::state_axes;
+  }
 
   int index(AxisSet axes) const { return plan::index(mesh, at, axes); }
 };

@@ -33,10 +33,12 @@ struct StateKnobs {
   N host_update_ratio;
 };
 
-/// @param value  of a member of Stage
+/// @param value              of a member of Stage
+/// @param expert_data_ranks  Stage::expert_data_ranks()
 template <class N>
-StateKnobs<N> state_knobs(const auto& value) {
-  return {.shard_ranks = N(value(&Stage::dp) * value(&Stage::cp) / value(&Stage::replicas)),
+StateKnobs<N> state_knobs(const auto& value, const N& expert_data_ranks) {
+  return {.shard_ranks = N(value(&Stage::dp) * value(&Stage::cp) / expert_data_ranks /
+                           value(&Stage::replicas)),
           .zero_level = value(&Stage::zero_level),
           .weight_offload_ratio = value(&Stage::weight_offload_ratio),
           .grad_offload_ratio = value(&Stage::grad_offload_ratio),
@@ -46,7 +48,8 @@ StateKnobs<N> state_knobs(const auto& value) {
 }
 
 inline StateKnobs<double> state_knobs(const Stage& stage) {
-  return state_knobs<double>([&](auto member) { return double(stage.*member); });
+  return state_knobs<double>([&](auto member) { return double(stage.*member); },
+                             double(stage.expert_data_ranks()));
 }
 
 /// The kinds of state of which a rank keeps its shard only.
@@ -60,7 +63,7 @@ struct Sharded {
 /// ZeRO level 1 shards optimizer state, level 2 also gradients, level 3 also weights. One rank has
 /// nothing to shard, whatever the level.
 ///
-/// @param shard_ranks  dp cp / replicas
+/// @param shard_ranks  Stage::shard_ranks()
 /// @source  ZeRO (Rajbhandari et al. 2020), P_os, P_os+g, P_os+g+p
 template <class N>
 Sharded<N> sharded(const N& zero_level, const N& shard_ranks) {

@@ -68,7 +68,7 @@ TEST(OnGpu, KnobsAloneAndTogetherTrainLikeOneRank) {
   }
 }
 
-/// Experts, and their losses, in plans that cut them and that make them again.
+/// Experts, and their losses, in plans that cut them, that divide them and that make them again.
 TEST(OnGpu, ExpertsTrainLikeOneRank) {
   const model::Config model{.family = &model::family("llama"),
                             .num_layers = 4,
@@ -90,7 +90,8 @@ TEST(OnGpu, ExpertsTrainLikeOneRank) {
   EXPECT_LT(one.losses[4], 0.98 * one.losses[0]);
   for (const plan::Plan& plan :
        {plan_of(1, 1, 1, {.ckpt_layers = 2, .act_offload_ratio = 0.5}),
-        plan_of(1, 2, 2, {.zero_level = 3}), plan_of(2, 1, 2, {.weight_offload_ratio = 0.5})}) {
+        plan_of(1, 2, 2, {.zero_level = 3}), plan_of(2, 1, 2, {.weight_offload_ratio = 0.5}),
+        plan_of(1, 2, 1, {.ep = 2}), plan_of(1, 1, 2, {.ep = 2, .ckpt_layers = 2})}) {
     expect_like(one, plan, model, settings, data);
   }
 }

@@ -75,8 +75,8 @@ TEST(Axes, TwoMeshesMapTheSameRanks) {
   check(experts);
   // An expert's gradients are summed over fewer ranks than those of attention.
   EXPECT_EQ(attention.size(AxisSet(model::all_axes).without(Axis::tp)), 16);
-  EXPECT_EQ(experts.size(model::data_axes), 4);
-  EXPECT_EQ(members(experts, coordinates(experts, 5), model::data_axes),
+  EXPECT_EQ(experts.size(model::state_axes), 4);
+  EXPECT_EQ(members(experts, coordinates(experts, 5), model::state_axes),
             (std::vector{5, 21, 37, 53}));
 }
 
@@ -109,14 +109,15 @@ TEST(Axes, GroupsLieOnNodesByHand) {
       }
       return found;
     };
-    EXPECT_EQ(numbers(weights_mesh(c.dp, c.tp, c.replicas), c.devices_per_node,
+    EXPECT_EQ(numbers(weights_mesh(c.tp, 1, c.dp, c.replicas), c.devices_per_node,
                       [](int number) { return double(number); }),
               c.expected);
     const std::map<std::string, double, std::less<>> at{{"m", double(c.devices_per_node)},
                                                         {"dp", double(c.dp)},
                                                         {"tp", double(c.tp)},
                                                         {"R", double(c.replicas)}};
-    EXPECT_EQ(numbers(weights_mesh(Expr::variable("dp"), Expr::variable("tp"), Expr::variable("R")),
+    EXPECT_EQ(numbers(weights_mesh(Expr::variable("tp"), Expr(1.0), Expr::variable("dp"),
+                                   Expr::variable("R")),
                       Expr::variable("m"), [&](const Expr& e) { return e.evaluate(at); }),
               c.expected);
   }

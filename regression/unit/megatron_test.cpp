@@ -103,6 +103,9 @@ TEST_F(Megatron, SaysTheExperts) {
   for (plan::Stage& stage : plan.stages) stage.ep = 2;
   EXPECT_EQ(value("--expert-model-parallel-size"), "2");
   EXPECT_EQ(value("--expert-tensor-parallel-size"), "1");
+  for (plan::Stage& stage : plan.stages) stage.ep = 4;
+  EXPECT_EQ(value("--expert-model-parallel-size"), "4");
+  EXPECT_EQ(value("--expert-tensor-parallel-size"), "1");
   for (plan::Stage& stage : plan.stages) stage.ep = 1;
   model.balance_loss = 0.01;
   model.z_loss = 0.001;
@@ -389,6 +392,7 @@ TEST_F(MegatronArguments, OfExpertsAreReadOrRefusedByName) {
   for (const char* argument :
        {"--expert-model-parallel-size 1 --expert-tensor-parallel-size 2",
         "--expert-model-parallel-size 2 --expert-tensor-parallel-size 1",
+        "--expert-model-parallel-size 4 --expert-tensor-parallel-size 1",
         "--moe-router-load-balancing-type aux_loss", "--moe-aux-loss-coeff 0",
         "--moe-router-score-function softmax --moe-layer-freq 1"})
     EXPECT_EQ(refusal_of(experts + argument), "") << argument;

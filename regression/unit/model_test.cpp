@@ -330,7 +330,7 @@ TEST(Model, PiecesTileEveryTensorOverTensorParallelRanks) {
           std::int64_t elements = 0;
           std::set<std::vector<std::int64_t>> offsets;
           for (int rank = 0; rank < 4; ++rank) {
-            const Layout parts = layout(block, 4, rank, 1, ep);
+            const Layout parts = layout(block, 4, rank, 1, {ep, rank});
             elements += parts.pieces[p].elements;
             offsets.insert(parts.pieces[p].offset);
           }
@@ -374,17 +374,21 @@ TEST(Model, LayoutExpressionEqualsTheLayout) {
   for (const Config& m : models)
     for (const Block& block : blocks(m))
       for (int tp : {1, 2, 3, 4})
-        for (int ep : std::set{1, tp})
-          for (int dp : {1, 2, 3, 8}) {
+        for (int ep : std::set{1, tp, 2 * tp})
+          for (int shards : {1, 2, 3, 8}) {
             if (!quantization_fault(m, tp).empty()) continue;
-            auto values = Split{.tp = tp, .ep = ep}.values();
-            values.emplace("dp", dp);
-            const Layout flat = layout(block, tp, 0, dp, ep);
-            const auto [trained, frozen, elementwise] = layout_elements(block);
+            const Split split{.tp = tp, .ep = m.num_experts > 0 ? ep : 1};
+            auto values = split.values();
+            values.emplace("dp", shards * split.expert_data_ranks());
+            const Layout flat = layout(block, tp, 0, shards, {split.ep});
+            const auto [trained, frozen, dense, elementwise] = layout_elements(m, block);
+            EXPECT_EQ(dense.evaluate(values), double(flat.dense_elements)) << block.name;
             EXPECT_EQ(elementwise.evaluate(values), double(flat.elementwise_elements));
             EXPECT_EQ(trained.evaluate(values), double(flat.trained_elements)) << block.name;
             EXPECT_EQ(frozen.evaluate(values), double(flat.elements - flat.trained_elements));
-            EXPECT_EQ(layout(block, tp, tp - 1, dp, ep).elements, flat.elements) << block.name;
+            EXPECT_EQ(layout(block, tp, tp - 1, shards, {split.ep, split.ep - 1}).elements,
+                      flat.elements)
+                << block.name;
             EXPECT_EQ(layout_partial_elements(block).evaluate(values),
                       double(flat.partial_elements))
                 << block.name << " at tp " << tp;

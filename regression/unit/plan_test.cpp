@@ -398,7 +398,7 @@ TEST(Plan, ExpertParallelismIsWrittenWhereThereIsAny) {
   EXPECT_NE(table(plan).find("tp  ep  ZeRO"), std::string::npos) << table(plan);
 }
 
-// A rank has whole experts, or a part of each.
+// A rank has whole experts, or a part of each. The sample's stages have dp = 2 and tp = 2.
 TEST(PlanCheck, ExpertsAreDividedOverAllRanksOrCut) {
   model::Config model = small;
   model.family = &model::family("llama");
@@ -410,11 +410,41 @@ TEST(PlanCheck, ExpertsAreDividedOverAllRanksOrCut) {
   };
   EXPECT_EQ(refused(2), "");
   EXPECT_EQ(refused(1), "plan: stage 0: tp = 2 must divide expert_ffn_size = 255");
-  EXPECT_EQ(refused(3), "plan: stage 0: ep must be 1, or for a model with experts tp = 2, found 3");
+  const std::string of_dp = "plan: stage 0: ep must be 1, or tp = 2 times a divisor of dp = 2, ";
+  EXPECT_EQ(refused(3), of_dp + "found 3");
+  EXPECT_EQ(refused(8), of_dp + "found 8");
+  EXPECT_EQ(refused(4), "plan: stage 0: ep = 4 must divide num_experts = 6");
+  model.num_experts = 8;
+  EXPECT_EQ(refused(4), "");
   model.num_experts = 5;
   EXPECT_EQ(refused(2), "plan: stage 0: ep = 2 must divide num_experts = 5");
   model.num_experts = 0;
-  EXPECT_EQ(refused(2), "plan: stage 0: ep must be 1, or for a model with experts tp = 2, found 2");
+  EXPECT_EQ(refused(2), "plan: stage 0: ep must be 1 for a model without experts, found 2");
+}
+
+// 6 ranks that divide experts lie on one node and half of the next.
+TEST(PlanCheck, RanksThatDivideExpertsLieAlikeOnNodes) {
+  model::Config model = small;
+  model.family = &model::family("llama");
+  model.num_experts = 12, model.experts_per_token = 2, model.expert_ffn_size = 256;
+  const auto refused = [&](int ep, int replicas) {
+    const Stage stage{.nodes = 3,
+                      .devices_per_node = 4,
+                      .dp = 12,
+                      .ep = ep,
+                      .zero_level = 1,
+                      .replicas = replicas};
+    Plan plan = equal_stages(model, 24, 1, stage);
+    plan.stages[0].nodes = 3, plan.stages[0].devices_per_node = 4;
+    return refusal(plan, model, hardware::NodeGroup{.nodes = 3, .devices_per_node = 4});
+  };
+  EXPECT_EQ(refused(4, 1), "");
+  EXPECT_EQ(refused(12, 1), "");
+  EXPECT_EQ(refused(6, 1),
+            "plan: stage 0: ep = 6 ranks must divide the 4 on a node, or be whole nodes");
+  EXPECT_EQ(refused(4, 3),
+            "plan: stage 0: replicas must divide dp x tp / ep = 3 into shards of at least 2 ranks, "
+            "found 3");
 }
 
 TEST(Plan, ContextParallelismIsWrittenWhereThereIsAny) {

@@ -198,6 +198,7 @@ TEST_F(RunFileTest, ReadsOlderFiles) {
     EXPECT_GE(H5Adelete(file, "ended"), 0);
     EXPECT_GE(H5Ldelete(file, "/steps/data_s", H5P_DEFAULT), 0);
     EXPECT_GE(H5Ldelete(file, "/steps/load_factor", H5P_DEFAULT), 0);
+    EXPECT_GE(H5Ldelete(file, "/steps/expert_rounds", H5P_DEFAULT), 0);
   });
   const RunContent content = read_run_file(file());
   ASSERT_EQ(content.rows.size(), 1u);

@@ -73,7 +73,7 @@ TEST(StageShapes, AListedTpMayTakeWholeNodes) {
                 {.nodes = 2, .devices_per_node = 4, .dp = 1, .tp = 8, .microbatch = 1}}));
 }
 
-// 2 divides 6 experts and not their width of 9; 4 neither; 1 has nothing to divide.
+// 2 divides 6 experts and not their width of 9; 4 neither. Of four ranks two may divide experts.
 TEST(StageShapes, ExpertsAreDividedOrCut) {
   model::Config model = twelve_heads;
   model.num_experts = 6, model.experts_per_token = 2, model.expert_ffn_size = 9;
@@ -84,9 +84,10 @@ TEST(StageShapes, ExpertsAreDividedOrCut) {
     return degrees;
   };
   using Degrees = std::set<std::pair<int, int>>;
-  EXPECT_EQ(found({}), (Degrees{{1, 1}, {2, 2}}));
+  EXPECT_EQ(found({}), (Degrees{{1, 1}, {1, 2}, {2, 2}}));
   model.expert_ffn_size = 8;
-  EXPECT_EQ(found({}), (Degrees{{1, 1}, {2, 1}, {2, 2}, {4, 1}}));
+  EXPECT_EQ(found({}), (Degrees{{1, 1}, {1, 2}, {2, 1}, {2, 2}, {4, 1}}));
+  EXPECT_EQ(found({.ep = {2}}), (Degrees{{1, 2}, {2, 2}}));
   EXPECT_EQ(found({.ep = {1}}), (Degrees{{1, 1}, {2, 1}, {4, 1}}));
 }
 

@@ -269,8 +269,10 @@ TEST(StageMemory, ComesCloseForExperts) {
     model.experts_per_token = samples::pick<int>(random, {1, 2, 4});
     model.expert_ffn_size = samples::pick<int>(random, {256, 512});
     if (trial % 2 == 1) model.precision = model::Precision::bf16;
-    for (plan::Stage& stage : plan.stages)
+    for (plan::Stage& stage : plan.stages) {
       if (trial % 4 < 2 && model.num_experts % stage.tp == 0) stage.ep = stage.tp;
+      if (trial % 4 > 0) test::divide_experts(random, model, stage);
+    }
     compare_state(plan, model, all);
   }
   EXPECT_GE(all.close, 97 * all.compared / 100) << all.close << " of " << all.compared;

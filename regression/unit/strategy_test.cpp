@@ -153,5 +153,23 @@ TEST(Axes, ListsEachRowOnceAndTheLowestAmongThem) {
       EXPECT_TRUE(!plan::shares[i].on_disk() || one.ratios[i] == 0.0);
 }
 
+// Of 8 data-parallel ranks on 2 nodes, experts leave 4, 2 and 1 with the same weights.
+TEST(Axes, ShardsOverRanksWithTheSameWeights) {
+  deck::SearchKeys keys;
+  keys.zero_levels = {0, 3};
+  keys.shard_within_node = true;
+  const Axes axes(keys);
+  const auto shardings = [&](int ep) {
+    Layout divided = mesh;
+    divided.ep = ep;
+    return axes.shardings(divided);
+  };
+  const Sharding none{0, 1}, over_all{3, 1}, within_nodes{3, 2};
+  EXPECT_EQ(shardings(1), (std::vector{none, over_all, within_nodes}));
+  EXPECT_EQ(shardings(2), (std::vector{none, over_all, within_nodes}));
+  EXPECT_EQ(shardings(4), (std::vector{none, over_all}));
+  EXPECT_EQ(shardings(8), (std::vector{none}));
+}
+
 }  // namespace
 }  // namespace brume::tuner

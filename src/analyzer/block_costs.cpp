@@ -73,8 +73,8 @@ Load update(const model::Config& model, const Costs& costs, const model::Block& 
   const Expr disk_bytes = s.optimizer_bytes_before(model, s.disk_optimizer, s.host_updated);
   const bool matrices = model::matrix_workspace(model, block).bytes() > 0;
   const Expr directions_bytes =
-      matrices ? grad_bytes * Variables().tp * cut_matrix_elements(block) : Expr(0.0);
-  const Expr sharded_weights = Variables().sharded().weights;
+      matrices ? grad_bytes * Expr::variable("tp") * cut_matrix_elements(block) : Expr(0.0);
+  const Expr sharded_weights = Variables(model).sharded().weights;
   const Expr down_s =
       costs.host_update()
           ? costs.copy_out(grad_bytes * s.grads_down + (fp32 ? weight_bytes : 0.0) * s.host_updated)
@@ -108,8 +108,8 @@ Load update(const model::Config& model, const Costs& costs, const model::Block& 
 
 BlockCosts block_costs(const model::Config& model, const Costs& costs, const model::Block& block) {
   const double weight_bytes = model::weight_bytes(model.precision);
-  const Variables v;
-  const KeptState s = kept_state(block, costs.host_update());
+  const Variables v(model);
+  const KeptState s = kept_state(model, block, costs.host_update());
   const plan::Elements<Expr>&kept = s.weights, &on_host = s.host_weights;
   const Expr later = less(1.0, v.G);  // some microbatch comes before the last
   const plan::Sharded<Expr> shards = v.sharded();
@@ -129,7 +129,10 @@ BlockCosts block_costs(const model::Config& model, const Costs& costs, const mod
                 .out_s = costs.copy_out(grad_bytes * s.host_grads)},
       .last_grads = {.sums_s = later * costs.clear_or_add(fresh_bytes) +
                                costs.copy(grad_bytes * s.grads_staged * min(s.optimizer, s.grads)),
-                     .reduce_s = costs.gradient_reduction(grad_bytes * reduced) +
+                     .reduce_s = costs.dense_reduction(
+                                     grad_bytes *
+                                     min(model::layout_elements(model, block).dense, s.optimizer)) +
+                                 costs.gradient_reduction(grad_bytes * reduced) +
                                  costs.replica_reduction(grad_bytes * reduced),
                      .out_s = costs.copy_out(grad_bytes * min(s.host_grads, s.optimizer))},
       .grads_staged = s.grads_staged};

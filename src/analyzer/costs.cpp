@@ -72,7 +72,8 @@ Costs::Costs(const model::Config& model, const hardware::Machine& machine, Stage
       machine_(std::make_shared<hardware::Machine>(machine)),
       profile_(machine_, &machine_->profile(role.group)),
       role_(role),
-      weights_(plan::weights_mesh(v_.data_ranks(), v_.tp, v_.R)),
+      v_(model),
+      weights_(plan::weights_mesh(v_.tp, v_.expert_data_ranks, v_.state_ranks(), v_.R)),
       sequences_(plan::sequences_mesh(v_.dp, v_.cp, v_.tp)),
       shards_(weights_.spread(model::Axis::shard, v_.m)) {
   // The functions outlive this object, so they hold what they read.
@@ -170,7 +171,7 @@ Expr Costs::matrix_step(const model::Block& block) const {
         return price::task_s(*profile,
                              price::matrix_step_s(*model, *profile, block, split, whole(x[0])));
       });
-  const Expr shards = select(v_.sharded().optimizer, v_.data_ranks() / v_.R, 1.0);
+  const Expr shards = select(v_.sharded().optimizer, v_.state_ranks() / v_.R, 1.0);
   return Expr::call(std::move(function), {shards, v_.tp, v_.ep});
 }
 
@@ -184,13 +185,30 @@ Expr Costs::collective(price::Collective which, model::AxisSet axes, const Expr&
   return Expr::call(collectives_[std::size_t(which)], {nodes, per_node, bytes});
 }
 
+Expr Costs::of_stream(price::Collective which, model::SegmentKind kind) const {
+  return collective(which, model::sum_axes(kind), model::stream_bytes(*model_, kind));
+}
+
+Expr Costs::gradient_sum(model::SegmentKind kind, model::SegmentKind before) const {
+  using enum price::Collective;
+  const Expr in_place = of_stream(all_reduce, kind);
+  if (model::sum_axes(kind) == model::sum_axes(before)) return in_place;
+  return select(less(1.0, v_.expert_data_ranks),
+                of_stream(reduce_scatter, kind) + of_stream(all_gather, before), in_place);
+}
+
+Expr Costs::dense_reduction(const Expr& bytes) const {
+  if (model_->num_experts == 0) return 0.0;
+  return collective(price::Collective::all_reduce, model::Axis::ep, bytes);
+}
+
 Expr Costs::gradient_reduction(const Expr& bytes) const {
   return Expr::call(gradient_reduction_, {shards_.nodes, shards_.per_node, bytes, v_.z});
 }
 
 Expr Costs::replica_reduction(const Expr& bytes) const {
   return collective(price::Collective::all_reduce, model::Axis::replica,
-                    bytes * v_.R / v_.data_ranks());
+                    bytes * v_.R / v_.state_ranks());
 }
 
 Expr Costs::weight_gather(const Expr& bytes) const {

@@ -20,15 +20,23 @@ using price::Pass;
 /// The plan variables that formulas name. What a rank keeps of its state takes its own
 /// (kept_state.hpp).
 struct Variables {
+  explicit Variables(const model::Config& model)
+      : expert_data_ranks(model::expert_data_ranks(model)) {}
+
   Expr l = Expr::variable("l"), c = Expr::variable("c"), k = Expr::variable("k"),
        b = Expr::variable("b"), dp = Expr::variable("dp"), cp = Expr::variable("cp"),
        tp = Expr::variable("tp"), ep = Expr::variable("ep"), z = Expr::variable("z"),
        a = Expr::variable("a"), ad = Expr::variable("ad"), p = Expr::variable("p"),
        r = Expr::variable("r"), G = Expr::variable("G"), S = Expr::variable("S"),
        n = Expr::variable("n"), m = Expr::variable("m"), R = Expr::variable("R");
+  Expr expert_data_ranks;  ///< plan::Stage's
 
-  Expr data_ranks() const { return dp * cp; }
-  plan::Sharded<Expr> sharded() const { return plan::sharded(z, Expr(data_ranks() / R)); }
+  Expr state_ranks() const { return dp * cp / expert_data_ranks; }
+  plan::Sharded<Expr> sharded() const { return plan::sharded(z, Expr(state_ranks() / R)); }
+  /// Ranks that sum a segment's output.
+  Expr sum_ranks(model::SegmentKind kind) const {
+    return kind == model::SegmentKind::experts ? tp * expert_data_ranks : tp;
+  }
   Expr cuts_sequences() const { return less(1.0, cp); }
   /// The variables on which a segment's numbers depend, as split_of() takes them.
   std::vector<Expr> split(const model::Config& model) const {
@@ -68,7 +76,15 @@ class Costs {
   bool host_update() const { return role_.host_update; }
   bool host_is_apart() const { return price::host_is_apart(*profile_); }
   Expr collective(price::Collective which, model::AxisSet axes, const Expr& bytes) const;
-  /// Over dp cp: an all-reduce, with ZeRO a reduce-scatter over the ranks that shard a replica.
+  /// Over the ranks that sum a segment's output, of all tokens that it works on.
+  Expr of_stream(price::Collective which, model::SegmentKind kind) const;
+  /// The sum of a gradient over the ranks of a segment, and the gather of the tokens that the
+  /// segment before it needs: one all-reduce where the ranks are the same.
+  Expr gradient_sum(model::SegmentKind kind, model::SegmentKind before) const;
+  /// An all-reduce over the data-parallel ranks that divide experts.
+  Expr dense_reduction(const Expr& bytes) const;
+  /// Over those that hold the same weights: an all-reduce, with ZeRO a reduce-scatter over the
+  /// ranks that shard a replica.
   Expr gradient_reduction(const Expr& bytes) const;
   /// An all-reduce over replicas of the shards of so many bytes.
   Expr replica_reduction(const Expr& bytes) const;
@@ -84,7 +100,7 @@ class Costs {
   Expr clear_or_add(const Expr& bytes) const;  ///< gradients set to zero, or others added to them
   Expr norm(const Expr& bytes) const;          ///< of gradients
 
-  /// All four started together, under interference; communication is over dp cp.
+  /// All four started together, under interference; communication is over shards.
   Expr overlapped(const Expr& compute_s, const Expr& comm_s, const Expr& in_s,
                   const Expr& out_s) const;
   /// Compute and collectives that follow each other take turns beside a transfer, which slows both:

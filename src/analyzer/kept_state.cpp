@@ -4,10 +4,11 @@
 
 namespace brume::analyzer {
 
-KeptState kept_state(const model::Block& block, bool host_update) {
+KeptState kept_state(const model::Config& model, const model::Block& block, bool host_update) {
   const auto knobs =
-      plan::state_knobs<Expr>([](auto member) { return Expr::variable(plan::symbol(member)); });
-  const auto [trained, frozen, elementwise] = model::layout_elements(block);
+      plan::state_knobs<Expr>([](auto member) { return Expr::variable(plan::symbol(member)); },
+                              model::expert_data_ranks(model));
+  const auto [trained, frozen, dense, elementwise] = model::layout_elements(model, block);
   KeptState s{plan::kept_state(knobs, plan::Elements<Expr>{trained, frozen},
                                model::frozen_alignment(block))};
   s.elementwise = elementwise;
@@ -35,14 +36,13 @@ Expr KeptState::optimizer_bytes_before(const model::Config& model, const Expr& e
 }
 
 Expr cut_matrix_elements(const model::Block& block) {
-  const Variables v;
   auto function = remembering("cut_matrices", [block](Arguments x) {
     const int tp = int(std::lround(x[0])), ep = int(std::lround(x[1]));
     const auto [first, end] =
-        model::cut_matrices(block, model::layout(block, tp, 0, 1, ep), tp, ep);
+        model::cut_matrices(block, model::layout(block, tp, 0, 1, {ep}), tp, ep);
     return double(end - first);
   });
-  return Expr::call(std::move(function), {v.tp, v.ep});
+  return Expr::call(std::move(function), {Expr::variable("tp"), Expr::variable("ep")});
 }
 
 MatrixStepBytes matrix_step_bytes(const model::Config& model, const model::Block& block,
@@ -52,7 +52,7 @@ MatrixStepBytes matrix_step_bytes(const model::Config& model, const model::Block
   constexpr double bytes = model::grad_bytes;
   const Expr apart = less(s.grads - s.host_grads, s.whole.trained);
   return {.directions = bytes * apart * s.whole.trained,
-          .work = double(workspace) + bytes * Variables().tp * cut_matrix_elements(block)};
+          .work = double(workspace) + bytes * Expr::variable("tp") * cut_matrix_elements(block)};
 }
 
 StageBlocks::StageBlocks(const model::Config& model) {

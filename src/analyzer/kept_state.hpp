@@ -20,7 +20,7 @@ struct KeptState : plan::KeptState<Expr> {
 /// What a rank keeps of one kind of block from step to step.
 ///
 /// @param host_update  whether the node's processor steps any; without it formulas stay shorter
-KeptState kept_state(const model::Block& block, bool host_update);
+KeptState kept_state(const model::Config& model, const model::Block& block, bool host_update);
 
 /// Device memory for the step of a block's whole matrices.
 struct MatrixStepBytes {

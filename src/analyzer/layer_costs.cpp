@@ -37,18 +37,23 @@ LayerCosts costs_of(const model::Config& model, const Costs& costs, Recompute re
   const std::vector<SegmentKind> kinds =
       model::segment_kinds(model, model::BlockKind::layer, kind_of_layer);
   const Pass backward = recompute == Recompute::none ? Pass::stored_backward : Pass::backward;
-  const Expr stream_bytes = model::stream_bytes(model);
-  const double count = double(kinds.size());
   const auto all = [&](Pass pass) {
     Expr sum = 0.0;
     for (SegmentKind kind : kinds) sum += costs.segment(kind, pass);
     return sum;
   };
-  const Expr gather_s =
-      costs.collective(price::Collective::all_gather, model::Axis::tp, stream_bytes);
-  const Expr scatter_s =
-      costs.collective(price::Collective::reduce_scatter, model::Axis::tp, stream_bytes);
-  const Expr both_s = scatter_s + gather_s;
+  const auto gather_s = [&](SegmentKind kind) {
+    return costs.of_stream(price::Collective::all_gather, kind);
+  };
+  const auto scatter_s = [&](SegmentKind kind) {
+    return costs.of_stream(price::Collective::reduce_scatter, kind);
+  };
+  Expr gathers_s = 0.0, scatters_s = 0.0, gradient_sums_s = 0.0;
+  for (std::size_t i = 0; i < kinds.size(); ++i) {
+    gathers_s += gather_s(kinds[i]);
+    scatters_s += scatter_s(kinds[i]);
+    gradient_sums_s += costs.gradient_sum(kinds[i], i > 0 ? kinds[i - 1] : kinds.back());
+  }
   // Exchanges within a segment. A forward that sums terms there does not sum them at its end.
   struct Exchanges {
     Expr sums_s = 0.0, gathers_s = 0.0, others_s = 0.0;
@@ -59,8 +64,8 @@ LayerCosts costs_of(const model::Config& model, const Costs& costs, Recompute re
     const model::Segment segment = model::segment(model, kind, true);
     for (const model::Operator& op : segment.operators)
       if (op.kind == model::OperatorKind::reduce_scatter) {
-        found.sums_s += scatter_s;
-        found.gathers_s += gather_s;
+        found.sums_s += scatter_s(kind);
+        found.gathers_s += gather_s(kind);
       } else if (op.kind == model::OperatorKind::all_to_all) {
         const model::Tensor& read = segment.tensor(op.read);
         found.others_s += costs.collective(price::Collective::all_to_all, op.axes,
@@ -68,34 +73,35 @@ LayerCosts costs_of(const model::Config& model, const Costs& costs, Recompute re
       }
     return found;
   };
-  const Expr all_reduce_s =
-      costs.collective(price::Collective::all_reduce, model::Axis::tp, stream_bytes);
   // While a segment of a backward computes, the input of the next one is brought together.
-  const auto beside = [&](SegmentKind kind, Pass pass) {
+  const auto beside = [&](SegmentKind kind, Pass pass, SegmentKind next) {
     const Expr alone_s = costs.segment(kind, pass);
-    return costs.overlapped(alone_s, gather_s, 0.0, 0.0) - alone_s;
+    return costs.overlapped(alone_s, gather_s(next), 0.0, 0.0) - alone_s;
   };
-  const Variables v;
+  // The last sum of the gradient before this layer's backward, and the input that this begins with.
+  const Expr arriving_sum_s = costs.gradient_sum(kinds.front(), kinds.back());
+  const SegmentKind first = recompute == Recompute::full ? kinds.front() : kinds.back();
+  const Variables v(model);
   const Expr moved = moved_bytes(model, recompute, v.a);
   const Expr to_disk = moved_bytes(model, recompute, v.ad);
   LayerCosts layer{.forward_s = all(Pass::forward),
                    .backward_s = all(backward),
-                   .forward_tp_s = count * both_s,
-                   .backward_tp_s = count * all_reduce_s,
-                   .forward_wait_s = both_s,
-                   .backward_wait_s = all_reduce_s,
+                   .forward_tp_s = gathers_s + scatters_s,
+                   .backward_tp_s = gradient_sums_s,
+                   .forward_wait_s = scatter_s(kinds.back()) + gather_s(kinds.front()),
+                   .backward_wait_s = arriving_sum_s,
                    .hidden_tp_s = 0.0,
                    .arriving_tp_s = 0.0,
                    .recompute_ahead_s = 0.0,
-                   .inputs_tp_s = count * gather_s,
-                   .beside_forward_s = beside(kinds.back(), Pass::forward),
-                   .beside_backward_s = beside(kinds.front(), backward),
+                   .inputs_tp_s = gathers_s,
+                   .beside_forward_s = beside(kinds.back(), Pass::forward, first),
+                   .beside_backward_s = beside(kinds.front(), backward, first),
                    .out_s = costs.copy_out(moved),
                    .in_s = costs.copy_in(moved),
                    .write_s = costs.disk_write(to_disk),
                    .read_s = costs.disk_read(to_disk)};
   for (SegmentKind kind : kinds) {
-    if (kind != kinds.front()) layer.backward_s += beside(kind, backward);
+    if (kind != kinds.front()) layer.backward_s += beside(kind, backward, kinds.front());
     const Exchanges exchanges = within(kind);
     layer.forward_tp_s += exchanges.others_s;
     layer.backward_tp_s += exchanges.gathers_s + exchanges.others_s;
@@ -103,14 +109,17 @@ LayerCosts costs_of(const model::Config& model, const Costs& costs, Recompute re
   }
   if (recompute == Recompute::full) {
     layer.backward_s += all(Pass::recompute);
-    layer.backward_tp_s += (count - 1.0) * both_s;  // the last one's output is not made
+    // The last one's output is not made.
+    layer.backward_tp_s +=
+        gathers_s - gather_s(kinds.front()) + scatters_s - scatter_s(kinds.back());
     layer.backward_tp_s += within(kinds.back()).sums_s;
     // The first segment is recomputed without waiting for the gradient, which is still on its way.
     const Expr first_s = costs.segment(kinds.front(), Pass::recompute);
-    layer.hidden_tp_s = min(all_reduce_s, first_s);
-    layer.arriving_tp_s = min(gather_s, first_s);
+    layer.hidden_tp_s = min(arriving_sum_s, first_s);
+    layer.arriving_tp_s = min(gather_s(kinds.back()), first_s);
     layer.recompute_ahead_s =
-        select(less(1.0, v.tp), max(first_s - gather_s, 0.0), all(Pass::recompute));
+        select(less(1.0, v.sum_ranks(kinds.back())), max(first_s - gather_s(kinds.back()), 0.0),
+               all(Pass::recompute));
   }
   return layer;
 }
@@ -141,7 +150,7 @@ Expr moved_bytes(const model::Config& model, Recompute recompute, const Expr& ra
     const model::Split split = split_of(x.subspan(1));
     return plan::moved_tensors(split.cuts_sequences() ? cut : whole, x[0], split).bytes;
   };
-  const Variables v;
+  const Variables v(model);
   std::vector<Expr> arguments = v.split(model);
   arguments.insert(arguments.begin(), ratio);
   const char* const name = recompute == Recompute::full   ? "moved_inputs"

@@ -64,7 +64,7 @@ double between_parts_bytes(const plan::Stage& s, const model::Config& model) {
   each_segment(s, model, [&](model::SegmentKind kind, bool stores) {
     const model::Segment segment = model::segment(model, kind, s.split().cuts_sequences());
     kept += segment.product_grads_bytes() + model::stream_bytes(model);  // and the input
-    if (!model.post_norms()) kept += model::stream_bytes(model);         // the output's gradient
+    if (!model.post_norms()) kept += model::stream_bytes(model, kind);   // the output's gradient
     for (const model::Saved& saved : segment.saved)
       if (saved.for_weights && (stores || !saved.cheap)) kept += saved.bytes();
   });

@@ -17,6 +17,8 @@ struct SegmentBytes {
       (tensor.cheap ? cheap : saved) += tensor.bytes();
     forward = segment.forward_workspace_bytes();
     backward = segment.backward_workspace_bytes();
+    stream = model::stream_bytes(model, kind);
+    shared = less(1.0, Variables(model).sum_ranks(kind));
   }
   /// For all plans.
   SegmentBytes(const model::Config& model, SegmentKind kind) : SegmentBytes(model, kind, false) {
@@ -24,11 +26,15 @@ struct SegmentBytes {
     const SegmentBytes cut(model, kind, true);
     for (Expr SegmentBytes::*part : {&SegmentBytes::saved, &SegmentBytes::cheap,
                                      &SegmentBytes::forward, &SegmentBytes::backward})
-      this->*part = select(Variables().cuts_sequences(), cut.*part, this->*part);
+      this->*part = select(Variables(model).cuts_sequences(), cut.*part, this->*part);
   }
   Expr saved;              ///< kept tensors, but for
   Expr cheap = 0.0;        ///< those that a stored layer keeps, too
   Expr forward, backward;  ///< workspace of each pass
+  Expr stream;             ///< of all tokens that it works on
+  Expr shared;             ///< 1 where several ranks sum its output, else 0
+  /// Its input, brought together before it is needed.
+  Expr ahead() const { return shared * stream; }
 };
 
 /// Bytes of a layer, by what its backward makes again.
@@ -80,6 +86,7 @@ class StageMemoryBuilder {
   Expr forward_peak(const Expr& j) const;
   Expr backward_peak(const Expr& j, const Expr& next) const;
   Expr ahead_of_next(const Expr& left, const Expr& arriving) const;
+  Expr ahead(const Expr& j) const;
 
   Expr others_bytes() const;
   Expr ahead_of_turn() const;
@@ -107,7 +114,6 @@ class StageMemoryBuilder {
   SegmentBytes head_;
   Expr stream_, shard_;  ///< of all tokens, and of those that a tensor-parallel rank keeps
   Expr shared_;          ///< 1 with tensor parallelism, else 0
-  Expr ahead_;           ///< an input that is brought together before it is needed, else 0
   LayerBytes kept_;
   LayerBytes moved_, to_disk_;  ///< what offload moves of these, and of that what goes to the disk
   Expr table_elements_;         ///< of this rank's part of the token table
@@ -117,12 +123,12 @@ class StageMemoryBuilder {
 StageMemoryBuilder::StageMemoryBuilder(const model::Config& model, StageRole role)
     : model_(model),
       role_(role),
+      v_(model),
       state_(model, role),
       head_(model, SegmentKind::head),
       stream_(model::stream_bytes(model)),
       shard_(model::stream_shard_bytes(model)),
       shared_(less(1.0, v_.tp)),
-      ahead_(shared_ * stream_),
       table_elements_(model::token_table_elements(model)),
       weight_bytes_(model::weight_bytes(model.precision)) {
   Expr cheap = 0.0;
@@ -210,10 +216,10 @@ Expr StageMemoryBuilder::forward_peak(const Expr& j) const {
   const Expr stored = is_stored(j);
   Expr kept = shard_, full = 0.0, recomputed = 0.0, passed = 0.0;
   for (const SegmentBytes& segment : segments_) {
-    const Expr own = segment.saved + segment.forward + stream_;
+    const Expr own = segment.saved + segment.forward + segment.stream;
     full = max(full, kept + own + stored * segment.cheap);
     // A recomputed layer has let go of what earlier segments saved, but for its input.
-    const Expr input = &segment == &segments_.front() ? Expr(0.0) : (1.0 - shared_) * shard_;
+    const Expr input = &segment == &segments_.front() ? Expr(0.0) : (1.0 - segment.shared) * shard_;
     recomputed = max(recomputed, shard_ + own + input);
     // A frozen one has let go of that, too.
     passed = max(passed, own + (&segment == &segments_.front() ? shard_ : input));
@@ -223,10 +229,18 @@ Expr StageMemoryBuilder::forward_peak(const Expr& j) const {
   return role_.trains_all_layers() ? trained : select(at_most(j, frozen()), passed, trained);
 }
 
+/// The input with which the backward of layer j begins, brought together before it is needed.
+Expr StageMemoryBuilder::ahead(const Expr& j) const {
+  if (model_.num_experts == 0) return segments_.back().ahead();
+  return select(is_recomputed(j), segments_.front().ahead(), segments_.back().ahead());
+}
+
 /// What is brought together beside the backward of a stage's first block, where the next
 /// microbatch's backward follows: then no input arrives.
 Expr StageMemoryBuilder::ahead_of_next(const Expr& left, const Expr& arriving) const {
-  return at_most(left, v_.p) * less(0.0, v_.p) * less(0.0, left) * shared_ * (stream_ - arriving);
+  const SegmentBytes& last = segments_.back();
+  return at_most(left, v_.p) * less(0.0, v_.p) * less(0.0, left) * last.shared *
+         (last.stream - arriving);
 }
 
 /// Layer j in backward, the largest of its segments: inputs and saved tensors of it and those
@@ -235,17 +249,18 @@ Expr StageMemoryBuilder::ahead_of_next(const Expr& left, const Expr& arriving) c
 ///
 /// @param next  what is brought together for the next block
 Expr StageMemoryBuilder::backward_peak(const Expr& j, const Expr& next) const {
-  const Expr beyond_shard = shared_ * (stream_ - shard_), stored = is_stored(j);
+  const Expr stored = is_stored(j);
   Expr kept = 0.0, backward = 0.0, again = 0.0, beside = next;
   for (const SegmentBytes& segment : segments_) {
+    const Expr beyond_shard = segment.shared * (segment.stream - shard_);
     kept += shard_ + segment.saved + stored * segment.cheap;
-    backward = max(backward, kept + beyond_shard + segment.backward + beside);
+    backward = max(backward, segment.stream + kept + beyond_shard + segment.backward + beside);
     // The last segment's output is not made again.
-    again = max(again,
-                kept + segment.forward + (&segment == &segments_.back() ? beyond_shard : stream_));
-    beside = ahead_;
+    again = max(again, segments_.back().stream + kept + segment.forward +
+                           (&segment == &segments_.back() ? beyond_shard : segment.stream));
+    beside = segment.ahead();
   }
-  return stream_ + select(is_recomputed(j), max(backward, again), backward);
+  return select(is_recomputed(j), max(backward, again), backward);
 }
 
 /// Microbatches whose forward is done and whose backward has not begun.
@@ -256,9 +271,9 @@ Expr StageMemoryBuilder::others_bytes() const { return v_.p * kept_before(v_.l +
 /// What the next backward brings together beside the stage's last forward. In a stage of one layer
 /// the first one waits for what offload takes of it; there may be no other.
 Expr StageMemoryBuilder::ahead_of_turn() const {
-  if (role_.first) return has_backward() * ahead_;
+  if (role_.first) return has_backward() * ahead(v_.l);
   const Expr only = at_most(v_.l, 1.0) * at_most(v_.p, 1.0) * at_most(v_.G, 2.0);
-  return has_backward() * (1.0 - only * less(0.0, v_.a)) * ahead_;
+  return has_backward() * (1.0 - only * less(0.0, v_.a)) * ahead(v_.l);
 }
 
 /// Layer j in a microbatch after the first; the layer before it is still being drained. Beside the
@@ -308,7 +323,8 @@ Expr StageMemoryBuilder::first_forward() const {
     // unless that is the first of several and so has been overwritten.
     arriving = at_most(v_.G, 1.0) * shard_;
     if (segments_.size() > 1)
-      arriving += (at_most(v_.G, 1.0) - drains_at_once()) * is_recomputed(v_.l) * ahead_;
+      arriving +=
+          (at_most(v_.G, 1.0) - drains_at_once()) * is_recomputed(v_.l) * segments_.front().ahead();
     arriving = has_backward() * arriving;
   }
   const auto layer = [&](const Expr& j) {
@@ -361,7 +377,7 @@ Expr StageMemoryBuilder::backward(const Expr& j, const Expr& others, const Expr&
     beside = select(one_layer, beside_one_layer(j), beside);
     next = select(one_layer, ahead_in_one_layer(j, left), next);
   }
-  next = select(less(1.0 + frozen(), j), ahead_, next);
+  next = select(less(1.0 + frozen(), j), ahead(j - 1.0), next);
   return at_most(1.0, j) * (waiting_backward(j, others, next) + beside);
 }
 
@@ -414,7 +430,7 @@ Expr StageMemoryBuilder::ahead_in_one_layer(const Expr& j, const Expr& left) con
 Expr StageMemoryBuilder::head_backward() const {
   const Expr head = v_.l + 1.0;
   const Expr arriving = role_.first ? Expr(0.0) : runs_ahead() * shard_;
-  const Expr next = less(frozen(), v_.l) * ahead_;  // unless it is the only block that is trained
+  const Expr next = less(frozen(), v_.l) * ahead(v_.l);  // unless only the head is trained
   return kept_before(head) + 2.0 * stream_ + head_.saved + head_.backward + next + arriving +
          max(less(1.0, v_.G) * state_.beside_first_backward(head),
              max(less(2.0, v_.G) * state_.beside_middle_backward(head),
@@ -462,7 +478,9 @@ Expr StageMemoryBuilder::highest_backward() const {
                               backward(j, 0.0, 0.0, true) + last));
     }
     // Of few microbatches none has a staging buffer from the start.
-    const Expr gradient = stream_ + less(1.0, j) * shared_ * (stream_ - shard_);
+    const SegmentBytes& next = segments_.back();
+    const Expr gradient =
+        select(less(1.0, j), next.stream + next.shared * (next.stream - shard_), stream_);
     peak = max(peak, less(v_.G, 3.0) * (v_.p * kept_before(v_.l + 1.0) + kept_before(j) +
                                         moved(j - 1.0) + gradient + state_.when_stored(j)));
     return at_most(1.0 + frozen(), j) * at_most(j, v_.l) * peak;
@@ -496,8 +514,9 @@ MemoryExpressions StageMemoryBuilder::build() const {
   if (!role_.first && !role_.last) {
     Expr lone = state_.after_lone_update();
     if (segments_.size() > 1)
-      lone = max(lone, shared_ * is_recomputed(v_.l) * (1.0 - drains_at_once()) *
-                           (stream_ + ahead_ + state_.beside_first_forward(v_.l)));
+      lone =
+          max(lone, shared_ * is_recomputed(v_.l) * (1.0 - drains_at_once()) *
+                        (stream_ + segments_.front().ahead() + state_.beside_first_forward(v_.l)));
     backward = max(
         backward, has_backward() * at_most(v_.l, 1.0) * at_most(v_.G, 1.0) * (2.0 * shard_ + lone));
   }

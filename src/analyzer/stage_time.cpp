@@ -78,8 +78,6 @@ class StageTimeBuilder {
   BlockCosts embedding_, block_, head_;
   LayerCosts stored_, selective_, recomputed_;
   Expr embedding_forward_s_, embedding_backward_s_, head_forward_s_, head_backward_s_;
-  Expr arriving_s_, leaving_s_;  ///< over tp, where a gradient comes from or goes to another stage,
-                                 ///< beyond its all-reduce
 };
 
 StageTimeBuilder::StageTimeBuilder(const model::Config& model, const hardware::Machine& machine,
@@ -87,6 +85,7 @@ StageTimeBuilder::StageTimeBuilder(const model::Config& model, const hardware::M
     : model_(model),
       role_(role),
       costs_(model, machine, role),
+      v_(model),
       blocks_(model),
       kinds_(model::segment_kinds(model, model::BlockKind::layer)),
       weight_bytes_(model::weight_bytes(model.precision)) {
@@ -97,27 +96,22 @@ StageTimeBuilder::StageTimeBuilder(const model::Config& model, const hardware::M
   selective_ = layer_costs(model, costs_, model::Recompute::selective);
   recomputed_ = layer_costs(model, costs_, model::Recompute::full);
   const auto segment_s = [&](SegmentKind kind, Pass pass) { return costs_.segment(kind, pass); };
-  const Expr stream_bytes = model::stream_bytes(model);
   using enum price::Collective;
-  const auto over_tp = [&](price::Collective which, const Expr& bytes) {
-    return costs_.collective(which, model::Axis::tp, bytes);
-  };
-  const Expr gather_s = over_tp(all_gather, stream_bytes);
-  const Expr scatter_s = over_tp(reduce_scatter, stream_bytes);
-  const Expr all_reduce_s = over_tp(all_reduce, stream_bytes);
-  arriving_s_ = gather_s, leaving_s_ = scatter_s - all_reduce_s;
-  embedding_forward_s_ = segment_s(SegmentKind::embedding, Pass::forward) + scatter_s;
+  embedding_forward_s_ = segment_s(SegmentKind::embedding, Pass::forward) +
+                         costs_.of_stream(reduce_scatter, SegmentKind::embedding);
   embedding_backward_s_ = segment_s(SegmentKind::embedding, Pass::backward);
   const Expr statistics_bytes = model::segment(model, SegmentKind::head).saved.back().bytes();
-  const Expr piece_s =
-      segment_s(SegmentKind::head, Pass::forward) + over_tp(all_gather, statistics_bytes);
-  head_forward_s_ = gather_s + piece_s;
+  const Expr piece_s = segment_s(SegmentKind::head, Pass::forward) +
+                       costs_.collective(all_gather, model::Axis::tp, statistics_bytes);
+  head_forward_s_ = costs_.of_stream(all_gather, SegmentKind::head) + piece_s;
   // Beside a microbatch's backward stand the forwards of all pieces but the first. Its input is
   // still here; that of the last layer is brought together beside the first piece.
   const Expr pieces = model::head_pieces(model).count;
   const Expr backward_s = segment_s(SegmentKind::head, Pass::backward);
-  head_backward_s_ = costs_.overlapped(backward_s, gather_s, 0.0, 0.0) +
-                     (pieces - 1.0) * (piece_s + backward_s) + all_reduce_s;
+  head_backward_s_ =
+      costs_.overlapped(backward_s, costs_.of_stream(all_gather, kinds_.back()), 0.0, 0.0) +
+      (pieces - 1.0) * (piece_s + backward_s) +
+      costs_.gradient_sum(SegmentKind::head, kinds_.back());
 }
 
 // --- windows ------------------------------------------------------------------------------------
@@ -286,9 +280,10 @@ Load StageTimeBuilder::embedding_load(Direction direction, Microbatch which) con
     return load;
   }
   const double table_bytes = grad_bytes;
-  Load load{.compute_s = embedding_backward_s_,
-            .copies_s = costs_.clear_or_add(embedding_.grads_staged * table_bytes *
-                                            model::layout_elements(blocks_.embedding).trained)};
+  Load load{
+      .compute_s = embedding_backward_s_,
+      .copies_s = costs_.clear_or_add(embedding_.grads_staged * table_bytes *
+                                      model::layout_elements(model_, blocks_.embedding).trained)};
   load += embedding_.kept_grads;
   load += grads(block_, which);
   if (which != Microbatch::last) {
@@ -406,7 +401,8 @@ void StageTimeBuilder::ends(TimeTerms& terms) const {
   terms.last_s.push_back({"gradients partial over tp", exposed_s});
 
   const auto norm = [&](const model::Block& block) {
-    return costs_.norm(grad_bytes * model::layout_elements(block).trained / v_.data_ranks());
+    return costs_.norm(grad_bytes * model::layout_elements(model_, block).trained /
+                       v_.state_ranks());
   };
   Expr norms = trained_layers() * norm(blocks_.layer);
   if (role_.trains_embedding()) norms += norm(blocks_.embedding);
@@ -418,7 +414,8 @@ void StageTimeBuilder::ends(TimeTerms& terms) const {
     terms.last_s.push_back(
         {"clearing table gradients",
          (1.0 - embedding_.grads_staged) *
-             costs_.clear_or_add(grad_bytes * model::layout_elements(blocks_.embedding).trained)});
+             costs_.clear_or_add(grad_bytes *
+                                 model::layout_elements(model_, blocks_.embedding).trained)});
   if (model_.tied_head && model_.trains_table() && role_.last && !role_.first)
     terms.last_s.push_back({"clearing tied gradients",
                             costs_.clear_or_add(grad_bytes * model::token_table_elements(model_))});

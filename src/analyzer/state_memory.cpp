@@ -7,6 +7,7 @@ namespace brume::analyzer {
 StateMemory::StateMemory(const model::Config& model, StageRole role)
     : role_(role),
       tied_(model.tied_head && role.first && role.last),
+      v_(model),
       first_(role.first ? 0.0 : 1.0),
       frozen_(role.frozen_layers()),
       trained_(role.trains_embedding() ? 0.0 : 1.0 + role.frozen_layers()),
@@ -14,7 +15,7 @@ StateMemory::StateMemory(const model::Config& model, StageRole role)
   const StageBlocks blocks(model);
   const double weight_bytes = model::weight_bytes(model.precision), grad_bytes = model::grad_bytes;
   const auto of_block = [&](const model::Block& block) {
-    const KeptState s = kept_state(block, role.host_update);
+    const KeptState s = kept_state(model, block, role.host_update);
     const MatrixStepBytes matrices = matrix_step_bytes(model, block, s);
     const Expr weights = s.weights.trained + s.weights.frozen,
                host_weights = s.host_weights.trained + s.host_weights.frozen;
@@ -245,7 +246,7 @@ Expr StateMemory::beside_middle_backward(const Expr& block) const {
 
 Expr StateMemory::beside_last_backward(const Expr& block) const {
   // The gradients of norms, which all but the embedding have, are summed over tp too.
-  const Expr over_dp = less(1.0, v_.data_ranks());
+  const Expr over_dp = less(1.0, v_.dp * v_.cp);
   const auto late = [&](const Expr& of_block) {
     return max(over_dp, at_most(1.0, of_block) * less(1.0, v_.tp));
   };
@@ -265,7 +266,7 @@ Expr StateMemory::stored_by_embedding() const {
 }
 
 Expr StateMemory::stored_last_by_embedding() const {
-  const Expr layers_late = max(less(1.0, v_.data_ranks()), less(1.0, v_.tp));
+  const Expr layers_late = max(less(1.0, v_.dp * v_.cp), less(1.0, v_.tp));
   return embedding_.whole_grads + embedding_.stepped_grads + layers_late * layer_.stepped_grads;
 }
 

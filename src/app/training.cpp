@@ -332,13 +332,14 @@ class Training {
       iteration_s_ +=
           std::max(0.1, 1.0 / double(++measured_)) * (metrics.iteration_s - iteration_s_);
     const bool due = leader_ && saving_->due();
-    constexpr std::size_t all = 5;  // values that belong to no one rank
+    constexpr std::size_t all = 6;  // values that belong to no one rank
     std::vector<double> shared(all + std::size_t(crew_.size()), 0.0);
     shared[0] = metrics.iteration_s;
     shared[1] = double(wish(due || checkpoint_due_));
     shared[2] = saving_->longest_write_s();
     shared[3] = signals_.take_save() || due ? 1.0 : 0.0;
     shared[4] = metrics.data_s;
+    shared[5] = metrics.expert_rounds;
     shared[all + std::size_t(crew_.rank())] = double(device::peak_resident_bytes());
     {
       const BetweenSteps telling(between_steps_, "telling all ranks of it");
@@ -347,6 +348,8 @@ class Training {
     metrics.iteration_s = shared[0];
     metrics.data_s = shared[4];
     metrics.load_factor = shared_load_factor();
+    metrics.expert_rounds = shared[5];
+    if (leader_) warn_of_rounds(metrics);
     if (shared[2] > 0.0) saving_->note_write_s(shared[2]);
     checkpoint_due_ = checkpoint_due_ || shared[3] > 0.0;
     const std::vector<std::string> stragglers = checks_->after_step(metrics);
@@ -365,9 +368,20 @@ class Training {
     return Stop(int(shared[1]));
   }
 
+  /// Says once that experts take further rounds.
+  void warn_of_rounds(const engine::StepMetrics& metrics) {
+    constexpr double worth_a_word = 1.05;
+    if (metrics.expert_rounds < worth_a_word || std::exchange(told_of_rounds_, true)) return;
+    log::warn(
+        "step {}: experts took {:.2f} rounds per forward on the busiest rank. Memory is "
+        "reserved for model.rank_load_factor = {} times the mean load; a larger factor "
+        "makes such steps faster",
+        metrics.step + 1, metrics.expert_rounds, run_.model.rank_load_factor);
+  }
+
   /// The load factor of the experts in the last step; 0 without experts.
   double shared_load_factor() {
-    const std::vector<std::int64_t>& mine = engine_->last_loads();
+    const std::vector<std::int64_t>& mine = engine_->last_loads().copies;
     if (mine.empty()) return 0.0;
     std::vector<double> loads(mine.begin(), mine.end());
     const BetweenSteps telling(between_steps_, "summing the experts' loads");
@@ -494,6 +508,7 @@ class Training {
   Signals& signals_;
   Clock::time_point start_;
   bool leader_;
+  bool told_of_rounds_ = false;
 
   std::vector<io::RankTimeline> predicted_;
   io::RunDescription description_;

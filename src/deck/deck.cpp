@@ -122,8 +122,8 @@ const Schema<ModelKeys>& model_schema() {
               .max = 1e3})
         .key("rank_load_factor", &ModelKeys::rank_load_factor,
              {.help =
-                  "expected rows of the busiest rank's experts over the mean of ranks if ep > 1; "
-                  "for predictions only; 1: even loads",
+                  "expected load of the busiest rank's experts over the mean of ranks if ep > 1; "
+                  "memory is reserved for it, larger loads take several rounds; 1: even loads",
               .min = 1,
               .max = 1e3})
         .key("seq_len", &ModelKeys::seq_len,
@@ -293,8 +293,8 @@ const Schema<SearchKeys>& search_schema() {
                       "whole nodes",
               .min = 1})
         .key("ep", &SearchKeys::ep,
-             {.help = "expert-parallel degrees to try: whole experts are divided over ep "
-                      "tensor-parallel ranks; 1: each expert is cut over all of them; []: 1 and tp",
+             {.help = "expert-parallel degrees to try: ranks that divide whole experts; 1: tp cuts "
+                      "each expert; []: 1, tp, the largest within a node, the largest",
               .min = 1})
         .key("microbatch", &SearchKeys::microbatch,
              {.unit = "sequences",

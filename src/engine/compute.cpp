@@ -275,6 +275,8 @@ void ComputeOf<Storage>::norm(const Operands& o) const {
   for (const model::Piece& piece : pieces.layout.pieces) {
     const model::Parameter& parameter = pieces.parameter(piece);
     if (!parameter.splits(tp_) && tp_rank_ != 0) continue;
+    const bool dense = place_.holders(parameter).contains(model::Axis::ep);
+    if (dense && place_.at[model::Axis::ep] != 0) continue;
     const std::int64_t first = std::max(piece.first, grads.first);
     const std::int64_t end = std::min(piece.first + piece.elements, grads.end);
     if (first < end) kernels::sum_squares(grads.cut(first, end), Write::accumulate, totals + 1);

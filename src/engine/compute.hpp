@@ -17,7 +17,7 @@ class Compute {
   virtual void run(const schedule::Program& program, const schedule::Task& task,
                    const StepScalars& step) const = 0;
   /// See SegmentTasks.
-  virtual std::vector<std::int64_t> take_loads() const = 0;
+  virtual ExpertLoads take_loads() const = 0;
 };
 
 /// The Compute for the model's precision.
@@ -34,7 +34,7 @@ class ComputeOf final : public Compute {
 
   void run(const schedule::Program& program, const schedule::Task& task,
            const StepScalars& step) const override;
-  std::vector<std::int64_t> take_loads() const override { return segments_.take_loads(); }
+  ExpertLoads take_loads() const override { return segments_.take_loads(); }
 
  private:
   /// The optimizer state that an operand holds of its block.

@@ -232,8 +232,8 @@ struct Engine::Impl {
   double pending_squares = 0.0;  ///< ... of its gradient, S^2 times too large
   LossScaling scaling;
   std::vector<Span> times;
-  std::vector<std::int64_t> loads;  ///< of experts in the last step
-  Executor executor;                ///< last: its threads use the rest
+  ExpertLoads loads;  ///< in the last step
+  Executor executor;  ///< last: its threads use the rest
 };
 
 Engine::Engine(const plan::Plan& plan, const model::Config& model, const Settings& settings,
@@ -275,6 +275,7 @@ StepMetrics Engine::step(const data::Sampler& data) {
   e.compute->take_loads();  // of an evaluation
   e.executor.run(e.train, parts, scalars, guards, e.times);
   e.loads = e.compute->take_loads();
+  metrics.expert_rounds = e.loads.mean_rounds();
 
   metrics.step = e.done;
   const auto [scaled_loss, squared_norm] = e.totals();
@@ -375,7 +376,7 @@ NonFinite Engine::nonfinite() {
 
 const Program& Engine::program() const { return impl_->train; }
 const std::vector<Span>& Engine::last_times() const { return impl_->times; }
-const std::vector<std::int64_t>& Engine::last_loads() const { return impl_->loads; }
+const ExpertLoads& Engine::last_loads() const { return impl_->loads; }
 
 std::string Engine::in_flight() const {
   std::string text;

@@ -52,8 +52,9 @@ std::vector<std::unique_ptr<device::Stream>> channel_streams() {
 
 /// Channels that may have a transfer on a rank's device at once.
 int channels_that_communicate(const plan::Plan& plan) {
-  const bool in_layers =
-      std::ranges::any_of(plan.stages, [](const plan::Stage& s) { return s.tp > 1 || s.cp > 1; });
+  const bool in_layers = std::ranges::any_of(plan.stages, [](const plan::Stage& s) {
+    return s.tp > 1 || s.cp > 1 || s.expert_data_ranks() > 1;
+  });
   return 1 + int(in_layers) + (plan.pipeline_size() > 1 ? 2 : 0);
 }
 
@@ -80,7 +81,7 @@ Groups::Groups(const plan::Plan& plan, const schedule::Program& program,
     groups_.emplace(axes, std::move(group));
   };
   add(model::Axis::tp);
-  add(model::data_axes);
+  add(model::state_axes);
   // All ranks of the job take part in a split.
   if (std::ranges::any_of(plan.stages, [](const plan::Stage& s) { return s.replicas > 1; })) {
     add(model::Axis::shard);
@@ -88,6 +89,11 @@ Groups::Groups(const plan::Plan& plan, const schedule::Program& program,
   }
   if (std::ranges::any_of(plan.stages, [](const plan::Stage& s) { return s.cp > 1; }))
     add(model::Axis::cp);
+  if (std::ranges::any_of(plan.stages,
+                          [](const plan::Stage& s) { return s.expert_data_ranks() > 1; })) {
+    add(model::expert_axes);
+    add(model::Axis::ep);
+  }
   add(model::all_axes);
   for (auto* messages : {&p2p_forward_, &p2p_backward_})
     *messages = comm::device_group(world.split(0, world.rank()), at_once, comm::Carries::messages);
@@ -98,7 +104,7 @@ comm::Communicator& Groups::of(const schedule::Task& task) const {
     return task.channel == Channel::p2p_forward ? *p2p_forward_ : *p2p_backward_;
   const auto found = groups_.find(task.group);
   // Without replicas all ranks with the same weights shard one.
-  return found != groups_.end() ? *found->second : *groups_.at(model::data_axes);
+  return found != groups_.end() ? *found->second : *groups_.at(model::state_axes);
 }
 
 std::vector<int> partners(const plan::Plan& plan, int rank, const schedule::Task& task) {

@@ -69,7 +69,7 @@ plan::Plan generating(plan::Plan plan) {
              .devices_per_node = given.devices_per_node,
              .dp = copies,
              .tp = given.tp,
-             .ep = given.ep,
+             .ep = std::min(given.ep, given.tp),  // data-parallel ranks do not wait for each other
              .weight_offload_ratio = given.weight_offload_ratio,
              .group = given.group};
   }
@@ -104,7 +104,7 @@ struct Generator::Impl {
              const StepScalars& step) const override {
       by_program_.at(&program)->run(program, task, step);
     }
-    std::vector<std::int64_t> take_loads() const override { return {}; }
+    ExpertLoads take_loads() const override { return {}; }
 
    private:
     std::map<const Program*, std::unique_ptr<Compute>> by_program_;

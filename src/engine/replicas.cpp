@@ -34,21 +34,22 @@ std::string hash(const Slab& slab) {
   return fmt::format("{:016x}", XXH3_64bits_digest(state.get()));
 }
 
-/// Ranks with copies of the same weights, or of the same shard of them.
-model::AxisSet holders(const plan::Stage& stage) {
-  return plan::sharded(stage).weights ? model::data_axes.without(model::Axis::shard)
-                                      : model::data_axes;
+/// Ranks with copies of the same weights, of experts or others, or of the same shard of them.
+model::AxisSet holders(const plan::Stage& stage, bool dense) {
+  const model::AxisSet all = dense ? model::data_axes : model::state_axes;
+  return plan::sharded(stage).weights ? all.without(model::Axis::shard) : all;
 }
 
-/// Name and hash of each weight that this rank computes with and its data-parallel peers hold too.
-std::vector<std::string> copies(Engine& engine, const plan::Stage& stage) {
+/// Name and hash of each such weight that this rank computes with and its data-parallel peers hold
+/// too.
+std::vector<std::string> copies(Engine& engine, const plan::Stage& stage, bool dense) {
   std::vector<std::string> lines;
-  if (plan::mesh(stage).size(holders(stage)) == 1) return lines;
+  if (plan::mesh(stage).size(holders(stage, dense)) == 1) return lines;
   const std::vector<Slab> slabs = engine.slabs();
-  const bool rounds = std::ranges::any_of(
+  const bool rounded = std::ranges::any_of(
       slabs, [](const Slab& slab) { return slab.kind == "weight" && slab.rounded; });
   for (const Slab& slab : slabs)
-    if (slab.kind == "weight" && (slab.rounded != nullptr) == rounds)
+    if (slab.kind == "weight" && slab.dense == dense && (slab.rounded != nullptr) == rounded)
       lines.push_back(slab.name + " " + hash(slab));
   return lines;
 }
@@ -69,18 +70,16 @@ std::vector<std::vector<int>> alike(const std::vector<std::pair<int, std::string
   return ranks;
 }
 
-}  // namespace
-
-std::optional<Difference> compare_replicas(Engine& engine, const plan::Plan& plan,
-                                           comm::Communicator& world) {
+std::optional<Difference> compare(Engine& engine, const plan::Plan& plan, comm::Communicator& world,
+                                  bool dense) {
   const int mine = plan::stage_index(plan, world.rank());
-  const std::string lines = together(copies(engine, plan.stages[mine]));
+  const std::string lines = together(copies(engine, plan.stages[mine], dense));
   const auto digest = fmt::format("{:016x}", XXH3_64bits(lines.data(), lines.size()));
   const std::vector<std::string> digests = world.gather(digest);
 
   const auto first_holder = [&](int rank) {
     const plan::Stage& stage = plan.stages[plan::stage_index(plan, rank)];
-    return plan::members(plan, rank, holders(stage)).front();
+    return plan::members(plan, rank, holders(stage, dense)).front();
   };
   std::map<int, std::vector<int>> peers;  // by the first one
   for (int rank = 0; rank < world.size(); ++rank) peers[first_holder(rank)].push_back(rank);
@@ -106,6 +105,14 @@ std::optional<Difference> compare_replicas(Engine& engine, const plan::Plan& pla
     const std::string& line = texts.front().second;
     if (ranks.size() > 1 || line.empty()) return Difference{line.substr(0, line.find(' ')), ranks};
   }
+}
+
+}  // namespace
+
+std::optional<Difference> compare_replicas(Engine& engine, const plan::Plan& plan,
+                                           comm::Communicator& world) {
+  const std::optional<Difference> found = compare(engine, plan, world, true);
+  return found ? found : compare(engine, plan, world, false);
 }
 
 }  // namespace brume::engine

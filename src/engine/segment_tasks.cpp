@@ -64,7 +64,8 @@ SegmentTasks<Storage>::SegmentTasks(const plan::Plan& plan, const model::Config&
       block_tokens_(model.generation.block_tokens),
       blocks_per_sequence_(model.blocks_per_sequence()),
       blocks_(blocks),
-      loads_(std::size_t(model.num_layers) * std::size_t(model.num_experts)) {
+      loads_{.copies = std::vector<std::int64_t>(std::size_t(model.num_layers) *
+                                                 std::size_t(model.num_experts))} {
   const plan::Stage& stage = plan.stages[place.stage];
   tp_ = stage.tp;
   tp_rank_ = place.at[model::Axis::tp];
@@ -74,10 +75,14 @@ SegmentTasks<Storage>::SegmentTasks(const plan::Plan& plan, const model::Config&
   vocabulary_ = {.first = int(rows.first), .vocab = model.vocab_size};
   rows_of_table_ = int(rows.count);
   num_held_ = num_experts_ / stage.ep;
-  first_held_ = stage.ep > 1 ? tp_rank_ * num_held_ : 0;
+  first_held_ = stage.ep > 1 ? place.index(model::expert_axes) * num_held_ : 0;
   describe_attention(stage, model);
-  for (const SegmentKind kind : model::segment_kinds(model))
-    describe(lists_[kind], model, kind, stage.split());
+  for (const SegmentKind kind : model::segment_kinds(model)) {
+    List& list = lists_[kind];
+    list.ranks = place.mesh.size(model::sum_axes(kind));
+    list.rank = place.index(model::sum_axes(kind));
+    describe(list, model, kind, stage.split());
+  }
   if (!model.rotary()) return;
   for (const auto& [kind, layers] : model::layer_counts(model)) {
     const std::vector<float> table =
@@ -140,13 +145,15 @@ void SegmentTasks<Storage>::describe(List& list, const model::Config& model, Seg
   list.dequantized_forward = value(list.segment.forward_workspace_elements) - dequantized;
   list.dequantized_backward =
       value(list.segment.backward_workspace_elements) - list.product_elements - dequantized;
-  for (const model::Tensor& tensor : list.segment.tensors)
+  for (const model::Tensor& tensor : list.segment.tensors) {
+    if (tensor.held) list.room = int(value(tensor.rows)), list.may_take_rounds = split.ep > 1;
     list.tensors.push_back({.columns = int(value(tensor.columns)),
                             .share = split.size(tensor.cut),
                             .copies = tensor.copies * split.size(tensor.gathered),
                             .held = tensor.held,
                             .forward_offset = value(tensor.forward_offset),
                             .backward_offset = value(tensor.backward_offset)});
+  }
   for (std::size_t i = 0; i < list.segment.saved.size(); ++i)
     list.tensors[std::size_t(list.segment.saved[i].tensor)].saved = int(i);
   list.forward_runs = model::forward_runs(list.segment, split);
@@ -188,7 +195,7 @@ auto SegmentTasks<Storage>::pass(const Operands& o, bool backward) const -> Pass
   Pass p{.o = o,
          .list = list,
          .block = blocks_.at(o.block()),
-         .rows = embeds ? 0 : stream(o, Role::input).extent_int(0) * (of_rows ? tp_ : 1),
+         .rows = embeds ? 0 : stream(o, Role::input).extent_int(0) * (of_rows ? list.ranks : 1),
          .backward = backward,
          .scratch = o.optional<Storage>(Role::workspace),
          .products = o.optional<Storage>(Role::products),
@@ -217,21 +224,23 @@ bool SegmentTasks<Storage>::keeps(const Pass& p, TensorId id) const {
 /// nobody reads.
 template <class Storage>
 auto SegmentTasks<Storage>::tensor(const Pass& p, TensorId id) const -> Matrix {
-  if (id == TensorId::input) return stream(p.o, Role::input);
+  if (id == TensorId::input) return p.of_round(stream(p.o, Role::input));
   if (id == TensorId::output)
-    return p.o.task.find(Role::output) ? stream(p.o, Role::output)
-                                       : rows(p.scratch, p.rows / p.list.tensor(id).share, hidden_);
-  if (tp_ == 1 && p.list.segment.tensor(id).summed) {  // where the one rank's sum is
+    return p.of_round(p.o.task.find(Role::output)
+                          ? stream(p.o, Role::output)
+                          : rows(p.scratch, p.all_rows / p.list.tensor(id).share, hidden_));
+  if (p.list.ranks == 1 && p.list.segment.tensor(id).summed) {  // where the one rank's sum is
     const auto sum = std::ranges::find(p.list.segment.operators, id, &Operator::read);
     return this->tensor(p, sum->written);
   }
   const Tensor& tensor = p.list.tensor(id);
   if (keeps(p, id))
-    return rows(p.o.template data<Storage>(Role::saved, tensor.saved), num_rows(p, tensor),
-                tensor.columns);
+    return rows(p.o.template data<Storage>(Role::saved, tensor.saved) + skipped(p, tensor),
+                num_rows(p, tensor), tensor.columns);
   if (p.gelu_in_product && id == p.list.op(p.list.product_before).read)
     return stream(p.o, Role::output);
-  return rows(p.scratch + (p.backward ? tensor.backward_offset : tensor.forward_offset),
+  return rows(p.scratch + (p.backward ? tensor.backward_offset : tensor.forward_offset) +
+                  skipped(p, tensor),
               num_rows(p, tensor), tensor.columns);
 }
 
@@ -240,28 +249,30 @@ auto SegmentTasks<Storage>::tensor(const Pass& p, TensorId id) const -> Matrix {
 template <class Storage>
 auto SegmentTasks<Storage>::gradient(const Pass& p, TensorId id) const -> Matrix {
   if (id == TensorId::input)
-    return stream(p.o, p.o.task.find(Role::output) ? Role::output : Role::gradient);
+    return p.of_round(stream(p.o, p.o.task.find(Role::output) ? Role::output : Role::gradient));
   const TensorId place = p.list.segment.tensor(id).gradient_of;
   const Matrix all = gradient_at(p, place);
   const int share = p.list.tensor(id).share;
   if (share == 1 || (place != TensorId::output && share == p.list.tensor(place).share)) return all;
   const int count = all.extent_int(0) / share;
-  return Matrix(all.data() + std::size_t(tp_rank_ * count) * all.stride(0), std::size_t(count),
+  return Matrix(all.data() + std::size_t(p.list.rank * count) * all.stride(0), std::size_t(count),
                 all.extent(1), all.stride(0));
 }
 
 /// The place of a tensor's gradient; of the output's it has all tokens.
 template <class Storage>
 auto SegmentTasks<Storage>::gradient_at(const Pass& p, TensorId id) const -> Matrix {
-  if (id == TensorId::output) return stream(p.o, Role::gradient);
+  if (id == TensorId::output) return p.of_round(stream(p.o, Role::gradient));
   const Tensor& tensor = p.list.tensor(id);
   switch (p.list.segment.tensor(id).gradient) {
     case model::Tensor::Gradient::in_place: return this->tensor(p, id);
     case model::Tensor::Gradient::products:
-      return rows(p.products + tensor.backward_offset, num_rows(p, tensor), tensor.columns);
+      return rows(p.products + tensor.backward_offset + skipped(p, tensor), num_rows(p, tensor),
+                  tensor.columns);
     case model::Tensor::Gradient::scratch: break;
   }
-  return rows(p.scratch + tensor.backward_offset, num_rows(p, tensor), tensor.columns);
+  return rows(p.scratch + tensor.backward_offset + skipped(p, tensor), num_rows(p, tensor),
+              tensor.columns);
 }
 
 template <class Storage>
@@ -282,9 +293,10 @@ float* SegmentTasks<Storage>::wide_gradient(const Pass& p, TensorId id) const {
 template <class Storage>
 kernels::Routes SegmentTasks<Storage>::routes(const Pass& p) const {
   auto* const experts = reinterpret_cast<std::int32_t*>(statistic(p, p.list.routes).data());
-  const std::int64_t copies = std::int64_t{p.rows} * experts_per_token_;
-  return {.experts = experts,
-          .rows = experts + copies,
+  const std::int64_t copies = std::int64_t{p.all_rows} * experts_per_token_,
+                     before = std::int64_t{p.first_row} * experts_per_token_;
+  return {.experts = experts + before,
+          .rows = experts + copies + before,
           .begins = experts + 2 * copies,
           .num_experts = num_experts_,
           .chosen = experts_per_token_,
@@ -304,6 +316,12 @@ kernels::Routes SegmentTasks<Storage>::made_routes(const Pass& p) const {
 template <class Storage>
 int SegmentTasks<Storage>::num_rows(const Pass& p, const Tensor& tensor) const {
   return tensor.held ? made_routes(p).held_rows() : p.rows * tensor.copies / tensor.share;
+}
+
+/// Elements of the tokens before a round.
+template <class Storage>
+std::int64_t SegmentTasks<Storage>::skipped(const Pass& p, const Tensor& tensor) const {
+  return tensor.held ? 0 : std::int64_t{p.first_row} * tensor.copies * tensor.columns;
 }
 
 /// A head multiplies with its own table or with the tied one.
@@ -357,7 +375,7 @@ bool SegmentTasks<Storage>::trains_reader(const Pass& p, TensorId id) const {
 /// Whether this rank adds biases and the stream to a tensor: one rank does if terms are summed.
 template <class Storage>
 bool SegmentTasks<Storage>::adds_to(const Pass& p, TensorId id) const {
-  return tp_rank_ == 0 || !p.list.segment.tensor(id).summed;
+  return p.list.rank == 0 || !p.list.segment.tensor(id).summed;
 }
 
 // --- calls --------------------------------------------------------------------------------------
@@ -366,7 +384,7 @@ bool SegmentTasks<Storage>::adds_to(const Pass& p, TensorId id) const {
 template <class Storage>
 auto SegmentTasks<Storage>::call(const Pass& p, const Operator& op) const -> Call {
   Call c{.kind = op.kind,
-         .write = p.o.write(),
+         .write = p.adds ? Write::accumulate : p.o.write(),
          .eps = eps_,
          .gain_base = gain_base_,
          .scale = embedding_scale_,
@@ -393,8 +411,9 @@ auto SegmentTasks<Storage>::call(const Pass& p, const Operator& op) const -> Cal
                .tables = p.o.template data<std::int32_t>(Role::tables)};
   if (op.kind == OperatorKind::attention) c.lse = statistic(p, op.statistics.front());
   if (model::is_norm(op.kind)) {
-    c.mean = part(statistic(p, op.statistics.front()).data(), c.read.extent_int(0));
+    c.mean = part(statistic(p, op.statistics.front()).data() + p.first_row, c.read.extent_int(0));
     c.rstd = statistic(p, op.statistics.back());
+    c.rstd = part(c.rstd.data() + p.first_row, std::int64_t(c.rstd.size()) - p.first_row);
   }
   route(p, op, c);
   const auto block = [&](int heads) {
@@ -415,14 +434,19 @@ auto SegmentTasks<Storage>::call(const Pass& p, const Operator& op) const -> Cal
 /// Adds what operators of experts alone have.
 template <class Storage>
 void SegmentTasks<Storage>::route(const Pass& p, const Operator& op, Call& c) const {
+  const std::int64_t logits_before = std::int64_t{p.first_row} * num_experts_,
+                     gates_before = std::int64_t{p.first_row} * experts_per_token_;
   const auto logits = [&](TensorId id) {
-    return rows(statistic(p, id).data(), p.rows, num_experts_);
+    return rows(statistic(p, id).data() + logits_before, p.rows, num_experts_);
   };
   const auto d_logits = [&](TensorId id) {
-    return rows(wide_gradient(p, id), p.rows, num_experts_);
+    return rows(wide_gradient(p, id) + logits_before, p.rows, num_experts_);
+  };
+  const auto gates = [&](TensorId id, std::int64_t count) {
+    return part(statistic(p, id).data() + gates_before, count);
   };
   const auto d_gates = [&](TensorId id) {
-    return part(wide_gradient(p, id), c.routes.held_rows());
+    return part(wide_gradient(p, id) + gates_before, c.routes.held_rows());
   };
   if (op.routes) c.routes = made_routes(p);
   if (op.kind == OperatorKind::router) {
@@ -432,40 +456,47 @@ void SegmentTasks<Storage>::route(const Pass& p, const Operator& op, Call& c) co
   if (op.kind == OperatorKind::choose_experts) {
     c.routes = p.backward ? made_routes(p) : routes(p);
     c.logits = logits(op.read);
-    c.gates = statistic(p, op.written);
+    c.gates = gates(op.written, std::int64_t{p.rows} * experts_per_token_);
     c.normalizes_gates = normalizes_gates_;
     if (!p.backward) return;
     c.d_logits = d_logits(op.read);
     c.d_gates = d_gates(op.written);
   }
   if (!op.gates) return;
-  c.gates = part(statistic(p, *op.gates).data(), c.routes.held_rows());
+  c.gates = gates(*op.gates, c.routes.held_rows());
   if (p.backward) c.d_gates = d_gates(*op.gates);
 }
 
 template <class Storage>
 void SegmentTasks<Storage>::count_loads(const Pass& p) const {
-  if (tp_rank_ != 0 || p.o.task.operation != Operation::forward) return;
+  if (p.o.task.operation != Operation::forward) return;
+  ++loads_.forwards, ++loads_.rounds;
+  if (p.list.rank != 0) return;
   const std::int32_t* const begins = made_routes(p).host_begins;
   const std::int64_t first = std::int64_t{p.block.block.layer} * num_experts_;
   for (int e = 0; e < num_experts_; ++e)  // rank 0 holds the first experts, so rows begin with them
-    loads_[std::size_t(first + e)] += begins[e + 1] - begins[e];
+    loads_.copies[std::size_t(first + e)] += begins[e + 1] - begins[e];
 }
 
 template <class Storage>
-std::vector<std::int64_t> SegmentTasks<Storage>::take_loads() const {
-  return std::exchange(loads_, std::vector<std::int64_t>(loads_.size()));
+ExpertLoads SegmentTasks<Storage>::take_loads() const {
+  return std::exchange(loads_, {.copies = std::vector<std::int64_t>(loads_.copies.size())});
 }
 
-/// One tensor-parallel rank adds these losses; the others have parts of the same gradients.
+/// One of the ranks that divide experts adds these losses; the others have parts of the same
+/// gradients.
 template <class Storage>
-kernels::RouterLoss SegmentTasks<Storage>::router_loss(const StepScalars& step) const {
-  if (tp_rank_ != 0 || num_experts_ == 0) return {};
+kernels::RouterLoss SegmentTasks<Storage>::router_loss(const Pass& p,
+                                                       const StepScalars& step) const {
+  if (p.list.rank != 0 || num_experts_ == 0) return {};
   const double of_token = step.sequence_scale / seq_len_;
   const double share = double(num_experts_) / (double(seq_len_) * experts_per_token_);
+  const int length = seq_len_ / cp_, end = p.first_row + p.rows;
   return {.balance = float(balance_loss_ * share * of_token),
           .z = float(z_loss_ * of_token),
-          .seq_len = seq_len_ / cp_};
+          .seq_len = length,
+          .before = p.first_row % length,
+          .after = int(ceil_div(end, length)) * length - end};
 }
 
 /// Calls `each` with the parameters of every module, and with its columns of shared tensors.
@@ -610,9 +641,89 @@ void SegmentTasks<Storage>::forward(const Operands& o, const StepScalars& step) 
     }
     if (op.written == TensorId::output && wanted) c.residual = sum;
     run_forward(p, op, c, false);
-    if (op.kind == OperatorKind::choose_experts) count_loads(p);
+    if (op.kind == OperatorKind::choose_experts) {
+      count_loads(p);
+      if (needs_rounds(p)) return forward_in_rounds(p, i, wanted ? sum : ConstMatrix());
+    }
     if (op.written == TensorId::output) sum = c.written;
   }
+}
+
+// --- rounds -------------------------------------------------------------------------------------
+
+/// Cuts the tokens so that each round's copies fit the room for held experts.
+template <class Storage>
+auto SegmentTasks<Storage>::rounds(const Pass& p) const -> std::vector<Round> {
+  const kernels::Routes all = routes(p);
+  std::vector<std::int32_t> experts(std::size_t(p.rows) * std::size_t(experts_per_token_));
+  device::copy(experts.data(), all.experts, std::int64_t(experts.size() * sizeof(experts[0])));
+  device::finish();
+  std::vector<Round> found{{0, 0}};
+  int held = 0;  // copies of the last round
+  for (auto token = experts.begin(); token != experts.end(); token += experts_per_token_) {
+    const int own = int(std::count_if(token, token + experts_per_token_, [&](std::int32_t expert) {
+      return all.place(expert) < num_held_;
+    }));
+    if (held + own > p.list.room) {
+      found.push_back({found.back().first + found.back().count, 0});
+      held = 0;
+    }
+    ++found.back().count;
+    held += own;
+  }
+  return found;
+}
+
+/// Calls `each` with the pass of every round, for whose tokens alone routes and gates are made;
+/// they are those of all tokens again afterwards.
+template <class Storage>
+template <class Each>
+void SegmentTasks<Storage>::for_rounds(const Pass& p, Each each) const {
+  const auto choice =
+      std::ranges::find(p.list.segment.operators, OperatorKind::choose_experts, &Operator::kind);
+  const auto choose = [&](Pass pass) {
+    pass.backward = false;
+    call(pass, *choice).forward();
+  };
+  for (const Round& round : rounds(p)) {
+    Pass q = p;
+    q.rows = round.count, q.first_row = round.first, q.begins.clear();
+    q.adds = round.first > 0;
+    choose(q);
+    each(q);
+  }
+  choose(p);
+}
+
+/// Makes what the operators up to one have written for a round's tokens, but for routes and what is
+/// kept of all tokens.
+template <class Storage>
+void SegmentTasks<Storage>::make_of_round(const Pass& q, int last) const {
+  for (int i = 0; i <= last; ++i) {
+    const Operator& op = q.list.op(i);
+    const bool routes = model::makes_logits(op.kind) || op.kind == OperatorKind::choose_experts;
+    if (!routes && !model::is_epilogue(op.kind) && !lasts(q, op.written))
+      run_forward(q, op, call(q, op), model::is_norm(op.kind));
+  }
+}
+
+/// @param choice  index of the choice of experts, behind which nothing is made so far
+/// @param sum     added to the output, of all tokens
+template <class Storage>
+void SegmentTasks<Storage>::forward_in_rounds(const Pass& p, int choice,
+                                              const ConstMatrix& sum) const {
+  const bool wanted = p.o.task.find(Role::output) != nullptr;
+  for_rounds(p, [&](const Pass& q) {
+    loads_.rounds += q.first_row > 0 && p.o.task.operation == Operation::forward;
+    make_of_round(q, choice);
+    for (int i = choice + 1; i < int(p.list.segment.operators.size()); ++i) {
+      const Operator& op = p.list.op(i);
+      if (model::is_epilogue(op.kind) || (!wanted && p.list.for_output[i])) continue;
+      Call c = call(q, op);
+      if (op.written == TensorId::output && sum.data() != nullptr) c.residual = q.of_round(sum);
+      run_forward(q, op, c, false);
+    }
+  });
 }
 
 template <class Storage>
@@ -632,11 +743,12 @@ void SegmentTasks<Storage>::loss(const Operands& o, const StepScalars& step) con
 
 /// In two parts the first one leaves gradients of linear layers to the second, and what these need
 /// in a buffer of its own: each kernel reads the same numbers as in one. What comes past the
-/// branches is tensor-parallel rank 0's to pass on; after the first norm the gradient holds its
-/// part.
+/// branches is the first rank's to pass on; after the first norm the gradient holds its part.
 template <class Storage>
 void SegmentTasks<Storage>::backward(const Operands& o, const StepScalars& step) const {
-  const Pass p = pass(o, true);
+  Pass p = pass(o, true);
+  if (needs_rounds(p)) return backward_in_rounds(p, step);
+  if (p.list.may_take_rounds) begin_experts_gradients(p);
   const std::vector<model::BackwardCall>& calls = p.list.segment.backward;
   const model::Run run =
       makes_input(o) ? p.list.backward_runs[o.task.run] : model::Run{0, int(calls.size())};
@@ -644,50 +756,89 @@ void SegmentTasks<Storage>::backward(const Operands& o, const StepScalars& step)
       std::any_of(calls.begin(), calls.begin() + run.first, [&](const model::BackwardCall& call) {
         return !call.again && p.list.op(call.op).read == TensorId::input;
       });
-  ConstMatrix sum;
+  Backward shared{
+      .step = step, .sum = {}, .made = std::vector<char>(p.list.segment.operators.size())};
   if (begun)
-    sum = gradient(p, TensorId::input);
-  else if (tp_rank_ == 0 && o.task.segment != SegmentKind::head && makes_input(o))
-    sum = stream(o, Role::gradient);
-  std::vector<char> made(p.list.segment.operators.size());  // outputs made again here
+    shared.sum = gradient(p, TensorId::input);
+  else if (p.list.rank == 0 && o.task.segment != SegmentKind::head && makes_input(o))
+    shared.sum = stream(o, Role::gradient);
   for (int i = run.first; i < run.end; ++i) {
     const model::BackwardCall& called = calls[i];
     if (!(called.for_weights ? makes_weights(o) : makes_input(o))) continue;
     const Operator& op = p.list.op(called.op);
-    if (op.kind == OperatorKind::all_to_all)
-      copy<Storage>(gradient(p, op.written), gradient(p, op.read));
-    if (model::is_exchange(op.kind)) continue;  // alone
-    if (called.again && (keeps(p, op.written) || made[std::size_t(called.op)] != 0)) continue;
+    if (called.again && (keeps(p, op.written) || shared.made[std::size_t(called.op)] != 0))
+      continue;
     if (called.again && called.for_weights && !trains_reader(p, op.written)) continue;
-    Call c = call(p, op);
-    if (called.again) {
-      run_forward(p, op, c, true);
-      made[std::size_t(called.op)] = 1;
-      continue;
-    }
-    c.d_written = gradient(p, op.written);
-    if (called.for_weights) {
-      for_modules(
-          p, op, c, [](const Call& product) { product.backward_weights(); }, false);
-      continue;
-    }
-    if (called.op == p.list.product_behind) continue;  // goes with GELU
-    if (op.kind != OperatorKind::embedding) c.d_read = gradient(p, op.read);
-    if (called.op == p.list.gelu && p.list.product_behind >= 0) {
-      const Operator& behind = p.list.op(p.list.product_behind);
-      Call product = call(p, behind);
-      product.d_written = gradient(p, behind.written);
-      for_modules(p, behind, product,
-                  [&](const Call& one) { one.backward_input_through_gelu(c.read, c.d_read); });
-      continue;
-    }
-    if (op.kind == OperatorKind::rope) cut(c.d_read, Columns{0, c.written.extent_int(1)});
-    if (op.read == TensorId::input) c.d_residual = sum;
-    if (op.kind == OperatorKind::choose_experts) c.router_loss = router_loss(step);
-    for_modules(p, op, c, [](const Call& one) { one.backward_input(); });
-    if (op.part == Part::lora_b) scale_low(op, c.d_read);
-    if (op.read == TensorId::input) sum = c.d_read;
+    run_backward(p, called, shared);
   }
+}
+
+template <class Storage>
+void SegmentTasks<Storage>::run_backward(const Pass& p, const model::BackwardCall& called,
+                                         Backward& shared) const {
+  const Operator& op = p.list.op(called.op);
+  if (op.kind == OperatorKind::all_to_all)
+    copy<Storage>(gradient(p, op.written), gradient(p, op.read));
+  if (model::is_exchange(op.kind)) return;  // alone
+  Call c = call(p, op);
+  if (called.again) {
+    run_forward(p, op, c, true);
+    shared.made[std::size_t(called.op)] = 1;
+    return;
+  }
+  c.d_written = gradient(p, op.written);
+  if (called.for_weights)
+    return for_modules(
+        p, op, c, [](const Call& product) { product.backward_weights(); }, false);
+  if (called.op == p.list.product_behind) return;  // goes with GELU
+  if (op.kind != OperatorKind::embedding) c.d_read = gradient(p, op.read);
+  if (called.op == p.list.gelu && p.list.product_behind >= 0) {
+    const Operator& behind = p.list.op(p.list.product_behind);
+    Call product = call(p, behind);
+    product.d_written = gradient(p, behind.written);
+    return for_modules(p, behind, product,
+                       [&](const Call& one) { one.backward_input_through_gelu(c.read, c.d_read); });
+  }
+  if (op.kind == OperatorKind::rope) cut(c.d_read, Columns{0, c.written.extent_int(1)});
+  if (op.read == TensorId::input) c.d_residual = shared.sum;
+  if (op.kind == OperatorKind::choose_experts) c.router_loss = router_loss(p, shared.step);
+  for_modules(p, op, c, [](const Call& one) { one.backward_input(); });
+  if (op.part == Part::lora_b) scale_low(op, c.d_read);
+  if (op.read == TensorId::input) shared.sum = c.d_read;
+}
+
+/// Of a split backward, another microbatch's first part may take rounds and so make gradients of
+/// experts' weights before the second part of the first microbatch: all parts add to zeros.
+template <class Storage>
+void SegmentTasks<Storage>::begin_experts_gradients(Pass& p) const {
+  p.adds = p.o.task.operation == Operation::backward_weights;
+  if (p.o.task.operation != Operation::backward_input || p.o.write() != Write::replace) return;
+  for (const Operator& op : p.list.segment.operators)
+    if (op.kind == OperatorKind::experts)
+      if (const kernels::Matrix grads = weight_grads(p, {op.modules.front()}); grads.data())
+        kernels::fill(0.0f, part(grads.data(), std::int64_t(grads.size())));
+}
+
+/// A round is a backward of its tokens alone. What the forward kept of the rows of experts is that
+/// of its last round, so all of it is made again. The first part of a split backward makes the
+/// gradients of weights too.
+template <class Storage>
+void SegmentTasks<Storage>::backward_in_rounds(const Pass& p, const StepScalars& step) const {
+  if (!makes_input(p.o)) return;
+  const std::vector<Operator>& operators = p.list.segment.operators;
+  const int first_products =
+      int(std::ranges::find(operators, OperatorKind::experts, &Operator::kind) - operators.begin());
+  for_rounds(p, [&](const Pass& q) {
+    Backward round{
+        .step = step, .sum = {}, .made = std::vector<char>(p.list.segment.operators.size())};
+    if (p.list.rank == 0) round.sum = q.of_round(stream(p.o, Role::gradient));
+    make_of_round(q, first_products);
+    for (const model::BackwardCall& called : p.list.segment.backward) {
+      const TensorId written = p.list.op(called.op).written;
+      if (!called.again || (!lasts(q, written) && round.made[std::size_t(called.op)] == 0))
+        run_backward(q, called, round);
+    }
+  });
 }
 
 template class SegmentTasks<float>;

@@ -26,10 +26,8 @@ class SegmentTasks {
   void loss(const Operands& o, const StepScalars& step) const;
   void backward(const Operands& o, const StepScalars& step) const;
 
-  /// Copies of tokens that went to each expert of each layer since the last call, [L, E]; zeros for
-  /// layers of other stages, and on all tensor-parallel ranks but one. Recomputation does not
-  /// count.
-  std::vector<std::int64_t> take_loads() const;
+  /// What the experts had to do since the last call. Recomputation does not count.
+  ExpertLoads take_loads() const;
 
  private:
   using Matrix = kernels::MatrixOf<Storage>;
@@ -51,6 +49,9 @@ class SegmentTasks {
   /// A segment's list with all that a task asks of it.
   struct List {
     model::Segment segment;
+    int ranks, rank;  ///< number of ranks that sum its output, and which of them this one is
+    int room = 0;     ///< rows that tensors of held experts have
+    bool may_take_rounds = false;  ///< a rank may hold more rows than that
     std::vector<Tensor> tensors;
     std::int64_t product_elements = 0;
     std::int64_t dequantized_forward = 0, dequantized_backward = 0;  ///< its place in the scratch
@@ -71,12 +72,26 @@ class SegmentTasks {
     const Operands& o;
     const List& list;
     const BlockPieces& block;
-    int rows;  ///< of all tokens
+    int rows;  ///< of all tokens, or of those of a round
     bool backward;
     Storage *scratch, *products;
     Storage* dequantized = nullptr;  ///< place of a factor that is made of blocks
     bool gelu_in_product;
+    int first_row = 0, all_rows = rows;             ///< of a round; of all tokens
+    bool adds = false;                              ///< to gradients that an earlier round made
     mutable std::vector<std::int32_t> begins = {};  ///< Routes::host_begins, once they are read
+
+    /// A matrix of all tokens, or its rows of the round.
+    template <class View>
+    View of_round(const View& all) const {
+      if (rows == all_rows) return all;
+      return View(all.data() + std::size_t(first_row) * all.stride(0), std::size_t(rows),
+                  all.extent(1), all.stride(0));
+    }
+  };
+  /// Tokens whose copies the room for held experts takes.
+  struct Round {
+    int first, count;
   };
 
   void describe_attention(const plan::Stage& stage, const model::Config& model);
@@ -101,6 +116,7 @@ class SegmentTasks {
   kernels::Routes routes(const Pass& p) const;
   kernels::Routes made_routes(const Pass& p) const;
   int num_rows(const Pass& p, const Tensor& tensor) const;
+  std::int64_t skipped(const Pass& p, const Tensor& tensor) const;
   ConstMatrix weight(const Pass& p, model::ParameterId id) const;
   void set_weight(const Pass& p, model::ParameterId id, Call& c) const;
   kernels::Matrix weight_grads(const Pass& p, model::ParameterId id) const;
@@ -109,13 +125,34 @@ class SegmentTasks {
   Call call(const Pass& p, const model::Operator& op) const;
   void route(const Pass& p, const model::Operator& op, Call& c) const;
   void count_loads(const Pass& p) const;
-  kernels::RouterLoss router_loss(const StepScalars& step) const;
+  std::vector<Round> rounds(const Pass& p) const;
+  template <class Each>
+  void for_rounds(const Pass& p, Each each) const;
+  kernels::RouterLoss router_loss(const Pass& p, const StepScalars& step) const;
   template <class Each>
   void for_modules(const Pass& p, const model::Operator& op, const Call& whole, Each each,
                    bool multiplies = true) const;
   void scale_low(const model::Operator& op, Matrix low) const;
   bool adds_to(const Pass& p, model::TensorId id) const;
   void run_forward(const Pass& p, const model::Operator& op, const Call& whole, bool again) const;
+  bool needs_rounds(const Pass& p) const {
+    return p.list.room > 0 && made_routes(p).held_rows() > p.list.room;
+  }
+  /// Whether what a pass keeps of a tensor is of all tokens, not of the last round.
+  bool lasts(const Pass& p, model::TensorId id) const {
+    return keeps(p, id) && !p.list.tensor(id).held;
+  }
+  void make_of_round(const Pass& q, int last) const;
+  void forward_in_rounds(const Pass& p, int choice, const ConstMatrix& sum) const;
+  void begin_experts_gradients(Pass& p) const;
+  /// What the calls of a backward share.
+  struct Backward {
+    const StepScalars& step;
+    ConstMatrix sum;         ///< added to the gradient of the input
+    std::vector<char> made;  ///< outputs made again here
+  };
+  void run_backward(const Pass& p, const model::BackwardCall& called, Backward& shared) const;
+  void backward_in_rounds(const Pass& p, const StepScalars& step) const;
 
   int tp_, tp_rank_;
   int hidden_;
@@ -136,7 +173,7 @@ class SegmentTasks {
   std::array<float, model::num_modules> lora_scales_{};
   std::map<model::SegmentKind, List> lists_;
   const std::map<int, BlockPieces>& blocks_;
-  mutable std::vector<std::int64_t> loads_;  ///< written by the compute channel
+  mutable ExpertLoads loads_;  ///< written by the compute channel
 };
 
 }  // namespace brume::engine

@@ -72,7 +72,8 @@ void add_range(std::vector<Slab>& slabs, const model::Block& block, const model:
                      .disk_byte = range.disk_byte + skipped * model::weight_bytes(range.storage),
                      .quantization = parameter.quantization,
                      .open_blocks = quantized ? std::make_shared<OpenBlocks>() : nullptr,
-                     .owned = owns(piece.parameter)});
+                     .owned = owns(piece.parameter),
+                     .dense = parameter.expert_dim < 0});
   }
 }
 
@@ -232,9 +233,9 @@ std::vector<Slab> slabs(const schedule::Program& program, const plan::Plan& plan
       return blocks.first <= buffer.block && buffer.block <= blocks.last;
     });
     // Of what several ranks hold each writes a part.
-    const model::AxisSet holders =
-        sharded ? block.reduction_axes().without(model::Axis::shard) : block.reduction_axes();
     const auto owns = [&](int parameter) {
+      model::AxisSet holders = place.holders(block.parameters[parameter]);
+      if (sharded) holders = holders.without(model::Axis::shard);
       const bool split = block.parameters[parameter].splits(stage.tp);
       return !copy && (split || place.at[model::Axis::tp] == 0) &&
              (buffer.block + parameter) % place.mesh.size(holders) == place.index(holders);

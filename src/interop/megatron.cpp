@@ -122,7 +122,7 @@ void check_contexts(const plan::Stage& stage, const model::Config& model) {
   require_like(fault.empty(), fault + " (search.trainer = \"megatron\")");
 }
 
-/// Tensor-parallel ranks cut each expert or have whole ones, and each data-parallel rank has all.
+/// Tensor-parallel ranks cut each expert or have whole ones.
 void add_experts(Arguments& arguments, const model::Config& model, const plan::Stage& stage) {
   if (model.num_experts == 0) return;
   require_like(!model.normalize_topk || model.experts_per_token > 1,
@@ -137,7 +137,7 @@ void add_experts(Arguments& arguments, const model::Config& model, const plan::S
                     {"--moe-token-dispatcher-type", "alltoall"},
                     {"--moe-grouped-gemm"},
                     {"--expert-model-parallel-size", as_argument(stage.ep)},
-                    {"--expert-tensor-parallel-size", as_argument(stage.tp / stage.ep)}});
+                    {"--expert-tensor-parallel-size", as_argument(stage.ep > 1 ? 1 : stage.tp)}});
   if (!model.normalize_topk) arguments.push_back({"--moe-router-pre-softmax"});
   if (balances) arguments.push_back({"--moe-aux-loss-coeff", as_argument(model.balance_loss)});
   if (model.z_loss > 0.0) arguments.push_back({"--moe-z-loss-coeff", as_argument(model.z_loss)});

@@ -333,10 +333,12 @@ plan::Plan read_plan(GivenArguments& given, const deck::Deck& deck, const model:
   const int stages = given.number<int>("pipeline-model-parallel-size").value_or(1);
   const int ep = given.number<int>("expert-model-parallel-size").value_or(1);
   const int expert_tp = given.number<int>("expert-tensor-parallel-size").value_or(tp);
-  if (model.num_experts > 0 && (std::int64_t{ep} * expert_tp != tp || (ep > 1 && expert_tp > 1)))
+  const bool whole = expert_tp == 1 && ep % tp == 0, are_cut = ep == 1 && expert_tp == tp;
+  if (model.num_experts > 0 && !whole && !are_cut)
     given.refuse(
-        "--expert-model-parallel-size {} with --expert-tensor-parallel-size {}: one must be 1 and "
-        "the other --tensor-model-parallel-size {} in Brume",
+        "--expert-model-parallel-size {} with --expert-tensor-parallel-size {}: in Brume the first "
+        "is 1 and the second --tensor-model-parallel-size {}, or the first a multiple of that and "
+        "the second 1",
         ep, expert_tp, tp);
   if (model.num_experts == 0 && ep != 1)
     given.refuse("--expert-model-parallel-size {}: the model has no experts", ep);
@@ -361,9 +363,15 @@ plan::Plan read_plan(GivenArguments& given, const deck::Deck& deck, const model:
         "ranks",
         batch, b, dp);
   const int data_ranks = dp * cp, of_stage = data_ranks * tp;
+  const int expert_data_ranks = model::Split{.tp = tp, .ep = ep}.expert_data_ranks();
+  if (data_ranks % expert_data_ranks != 0)
+    given.refuse("--expert-model-parallel-size {} does not divide the {} devices of a stage", ep,
+                 of_stage);
+  const int state_ranks = data_ranks / expert_data_ranks;  // with the same weights
   if (of_stage > per_node && of_stage % per_node != 0)
     given.refuse("a stage of {} devices is no whole number of nodes with {}", of_stage, per_node);
-  const int zero = data_ranks > 1 ? zero_level(given) : 0;
+  const int asked_zero = data_ranks > 1 ? zero_level(given) : 0;
+  const int zero = state_ranks > 1 ? asked_zero : 0;
   const int replicas = given.number<int>("num-distributed-optimizer-instances").value_or(1);
   if (data_ranks % replicas != 0)
     given.refuse("--num-distributed-optimizer-instances {} does not divide {} data-parallel ranks",
@@ -390,8 +398,8 @@ plan::Plan read_plan(GivenArguments& given, const deck::Deck& deck, const model:
                            .tp = tp,
                            .ep = ep,
                            // One rank an instance shards nothing.
-                           .zero_level = data_ranks > replicas ? zero : 0,
-                           .replicas = zero > 0 && data_ranks > replicas ? replicas : 1,
+                           .zero_level = state_ranks > replicas ? zero : 0,
+                           .replicas = zero > 0 && state_ranks > replicas ? replicas : 1,
                            .ckpt_layers = recomputed,
                            .stored_layers = layers - recomputed,  // it keeps what it does not drop
                            .optim_offload_ratio = offloaded});

@@ -89,7 +89,9 @@ inline void promise_routes_backward(const char* kernel, const ConstMatrix& logit
   promise_choice(kernel, logits, routes);
   promise_held(kernel, d_gates, routes);
   promise(same_extents(d_logits, logits) &&
-              (loss.seq_len == 0 || logits.extent(0) % std::size_t(loss.seq_len) == 0),
+              (loss.seq_len == 0 || (logits.extent(0) + std::size_t(loss.before + loss.after)) %
+                                            std::size_t(loss.seq_len) ==
+                                        0),
           kernel, "d_logits must be [N, E], of whole sequences");
 }
 

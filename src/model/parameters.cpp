@@ -220,14 +220,14 @@ double all_elements(const Parameter& parameter) {
 
 /// Elements of the largest piece that tp cuts off.
 Expr local_elements(const Parameter& parameter) {
-  const auto cut_along = [&](int dim) {
+  const auto cut_along = [&](int dim, const Expr& parts) {
     const double extent = double(parameter.shape[std::size_t(dim)]);
-    return ceil(extent / Expr::variable("tp")) * (all_elements(parameter) / extent);
+    return ceil(extent / parts) * (all_elements(parameter) / extent);
   };
-  const Expr by_tp = cut_along(parameter.split_dim);
-  return parameter.expert_dim < 0
-             ? by_tp
-             : select(less(1.0, Expr::variable("ep")), cut_along(parameter.expert_dim), by_tp);
+  const Expr by_tp = cut_along(parameter.split_dim, Expr::variable("tp"));
+  if (parameter.expert_dim < 0) return by_tp;
+  const Expr ep = Expr::variable("ep");
+  return select(less(1.0, ep), cut_along(parameter.expert_dim, ep), by_tp);
 }
 
 /// The matrices of a layer but for a router, whose rows are experts' and not features, and factors
@@ -244,14 +244,14 @@ bool may_be_quantized(const Parameter& parameter) {
 }
 
 /// Indices of a block's parameters in the order of its layout: what is frozen last; before that,
-/// what may be partial over tp first.
+/// what may be partial over tp first, and experts last.
 std::vector<std::size_t> layout_order(const Block& block) {
   std::vector<std::size_t> order(block.parameters.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::ranges::stable_sort(order, {}, [&](std::size_t i) {
     const Parameter& one = block.parameters[i];
     const int rarely_partial = one.tp_partial ? 0 : one.split_heads > 0 ? 1 : 2;
-    return std::tuple(one.frozen, rarely_partial, one.unit);
+    return std::tuple(one.frozen, rarely_partial, one.unit, one.expert_dim >= 0);
   });
   return order;
 }
@@ -362,9 +362,10 @@ std::string quantization_fault(const Config& config, int tp) {
   return {};
 }
 
-Layout layout(const Block& block, int tp, int tp_rank, int shards, int ep) {
+Layout layout(const Block& block, int tp, int tp_rank, int shards, ExpertRanks experts) {
   Layout layout{.pieces = {},
                 .partial_elements = 0,
+                .dense_elements = 0,
                 .elementwise_elements = 0,
                 .trained_elements = 0,
                 .elements = 0};
@@ -378,16 +379,19 @@ Layout layout(const Block& block, int tp, int tp_rank, int shards, int ep) {
                 .elements = parameter.stored_elements(parameter.elements())};
     std::int64_t room = piece.elements;
     if (parameter.splits(tp)) {
-      const auto dim = std::size_t(parameter.cut_dim(ep));
+      const bool whole = experts.count > 1 && parameter.expert_dim >= 0;
+      const int parts = whole ? experts.count : tp;
+      const auto dim = std::size_t(parameter.cut_dim(experts.count));
       const std::int64_t extent = parameter.shape[dim], rest = parameter.elements() / extent;
-      const Cut mine = cut(extent, tp, tp_rank);
+      const Cut mine = cut(extent, parts, whole ? experts.rank : tp_rank);
       piece.shape[dim] = mine.count;
       piece.offset[dim] = mine.first;
       piece.elements = parameter.stored_elements(mine.count * rest);
-      room = parameter.stored_elements(cut(extent, tp, 0).count * rest);
+      room = parameter.stored_elements(cut(extent, parts, 0).count * rest);
     }
     layout.elements += round_up(room, alignment);
     if (parameter.is_partial(tp) && !parameter.frozen) layout.partial_elements = layout.elements;
+    if (parameter.expert_dim < 0 && !parameter.frozen) layout.dense_elements = layout.elements;
     if (parameter.unit == UpdateUnit::element && !parameter.frozen)
       layout.elementwise_elements = layout.elements;
     layout.pieces.push_back(std::move(piece));
@@ -411,10 +415,10 @@ const Piece& Layout::piece(const Block& block, std::string_view suffix) const {
   throw Error(Failure::bug, "block {} has no parameter '{}'", block.name, suffix);
 }
 
-LayoutElements layout_elements(const Block& block) {
-  const Expr shards = Expr::variable("dp") * Expr::variable("cp");
+LayoutElements layout_elements(const Config& config, const Block& block) {
+  const Expr shards = Expr::variable("dp") * Expr::variable("cp") / expert_data_ranks(config);
   const std::int64_t of_frozen = frozen_alignment(block);
-  LayoutElements elements{0.0, 0.0, 0.0};
+  LayoutElements elements{0.0, 0.0, 0.0, 0.0};
   for (const std::size_t i : layout_order(block)) {
     const Parameter& parameter = block.parameters[i];
     const Expr whole = all_elements(parameter);
@@ -426,15 +430,16 @@ LayoutElements layout_elements(const Block& block) {
       elements.frozen += aligned(local, of_frozen);
     else
       elements.trained += aligned(local);
-    if (parameter.unit == UpdateUnit::element && !parameter.frozen)
-      elements.elementwise = elements.trained;
+    if (parameter.frozen) continue;
+    if (parameter.expert_dim < 0) elements.dense = elements.trained;
+    if (parameter.unit == UpdateUnit::element) elements.elementwise = elements.trained;
   }
   const auto padded = [&](const Expr& all, std::int64_t alignment) {
     const Expr step = shards * double(alignment);
     return ceil(all / step) * step;
   };
   return {padded(elements.trained, alignment_elements), padded(elements.frozen, of_frozen),
-          elements.elementwise};
+          elements.dense, elements.elementwise};
 }
 
 Matrices matrices(const std::vector<std::int64_t>& shape) {

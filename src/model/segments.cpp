@@ -12,29 +12,36 @@ namespace {
 
 /// Sizes a segment's formulas speak of.
 struct Sizes {
-  explicit Sizes(const Config& m)
+  explicit Sizes(const Config& m, SegmentKind kind = SegmentKind::attention)
       : b(Expr::variable("b")),
         tp(Expr::variable("tp")),
         ep(Expr::variable("ep")),
         cp(Expr::variable("cp")),
         seq(m.seq_len),
-        tokens(b * double(m.computed_tokens()) / cp),
+        tokens(b * double(m.computed_tokens()) / cp *
+               (kind == SegmentKind::experts ? expert_data_ranks(m) : Expr(1.0))),
         hidden(m.hidden_size),
         heads_tp(Expr(m.num_heads) / tp),
         head_dim(m.head_dim()),
         attended_tp(Expr(m.attention_size()) / tp),
         keys_tp(m.kv_heads() == m.num_heads ? attended_tp : local_heads(m.kv_heads()) * head_dim),
         qkv_tp(m.kv_heads() == m.num_heads ? 3.0 * attended_tp : attended_tp + 2.0 * keys_tp),
-        ffn_tp(m.num_experts > 0 ? m.inner_size() * (ep / tp) : Expr(m.inner_size()) / tp),
-        mlp_in_tp(m.num_experts > 0 ? m.mlp_in_size() * (ep / tp) : Expr(m.mlp_in_size()) / tp),
+        ffn_tp(m.inner_size() * share_of_expert(m)),
+        mlp_in_tp(m.mlp_in_size() * share_of_expert(m)),
         vocab_tp(ceil(double(m.vocab_size) / tp)) {}
   Expr b, tp, ep, cp;
   Expr seq;     ///< tokens that a query may see
-  Expr tokens;  ///< computed on this rank
+  Expr tokens;  ///< of which this rank computes; of experts, of all ranks that divide them
   Expr hidden, heads_tp, head_dim;
   Expr attended_tp, keys_tp,
       qkv_tp;  ///< features of this rank's query heads, key heads, q, k and v
   Expr ffn_tp, mlp_in_tp, vocab_tp;
+
+ private:
+  /// Of an MLP's or an expert's inner features, those on this rank.
+  Expr share_of_expert(const Config& m) const {
+    return m.num_experts > 0 ? min(ep / tp, 1.0) : 1.0 / tp;
+  }
 };
 
 /// Knows how much is trained of the parameters of blocks that have a backward.
@@ -87,7 +94,11 @@ class SegmentList {
  private:
   SegmentList(const Config& m, SegmentKind kind, bool cuts_sequences,
               const std::vector<Block>& blocks)
-      : m_(m), s_(m), trained_(m, blocks), cuts_sequences_(cuts_sequences), segment_{.kind = kind} {
+      : m_(m),
+        s_(m, kind),
+        trained_(m, blocks),
+        cuts_sequences_(cuts_sequences),
+        segment_{.kind = kind} {
     segment_.activation_bytes = activation_bytes(m.precision);
     if (m.quantization != Quantization::none)
       for (const Parameter& one : blocks.at(1).parameters)
@@ -114,7 +125,7 @@ class SegmentList {
   }
   /// Rows of the experts on this rank. Their number is known when tokens have chosen.
   TensorId held(std::string name, const Expr& columns) {
-    const TensorId id = tensor(std::move(name), most_held_, columns, segment_.activation_bytes);
+    const TensorId id = tensor(std::move(name), room_, columns, segment_.activation_bytes);
     segment_.tensor(id).held = true;
     return id;
   }
@@ -141,10 +152,12 @@ class SegmentList {
                       std::vector<Expr> dims, const Expr& elements);
   void epilogue(std::string name, TensorId read, TensorId written, std::vector<Module> modules);
   void norm(const std::string& name, Module module, TensorId read, TensorId written);
-  /// Cuts the rows of a tensor over tensor-parallel ranks.
+  /// Cuts the rows of a tensor over the ranks that sum the output.
   void cut(TensorId id) {
-    segment_.tensor(id).rows = s_.tokens / s_.tp;
-    segment_.tensor(id).cut = Axis::tp;
+    const Expr ranks =
+        segment_.kind == SegmentKind::experts ? s_.tp * expert_data_ranks(m_) : s_.tp;
+    segment_.tensor(id).rows = s_.tokens / ranks;
+    segment_.tensor(id).cut = sum_axes(segment_.kind);
   }
   void exchange(std::string name, OperatorKind kind, TensorId read, TensorId written, AxisSet axes);
   /// Rows of all tokens of a sequence that several ranks share.
@@ -175,8 +188,8 @@ class SegmentList {
   std::vector<Module> quantized_;
   Segment segment_;
   TensorId routes_ = {};  ///< of the tokens' copies
-  Expr most_held_ = 0.0;  ///< most rows that the experts on a rank may have
-  Expr held_ = 0.0;       ///< rows that they are expected to have where they have most
+  Expr held_ = 0.0;  ///< rows that the experts on a rank are expected to have where they have most
+  Expr room_ = 0.0;  ///< rows of tensors of held experts: held_, at least those of one token
 };
 
 void SegmentList::product(std::string name, OperatorKind kind, TensorId read, TensorId written,
@@ -397,8 +410,10 @@ TensorId SegmentList::experts(TensorId normed) {
   const int copies = m_.experts_per_token;
   const Expr copied = double(copies) * s_.tokens, all = m_.num_experts;
   const Expr factor = select(less(1.0, s_.ep), m_.rank_load_factor, 1.0);
-  most_held_ = min(double(copies), all / s_.ep) * s_.tokens;
-  held_ = min(ceil(factor * copied / s_.ep), most_held_);
+  const Expr of_token = min(double(copies), all / s_.ep);
+  held_ = min(ceil(factor * copied / s_.ep), of_token * s_.tokens);
+  // Tests exchange what all tokens have.
+  room_ = m_.exchanges_normed ? of_token * s_.tokens : max(held_, of_token);
   const TensorId logits = in_fp32("logits", all);
   product("router", OperatorKind::router, normed, logits, {{Module::router}, all, s_.hidden});
   const TensorId gates = in_fp32("gates", 1.0, copies);
@@ -479,7 +494,7 @@ Segment SegmentList::layer() {
     const TensorId sums = activation(name + ".in", s_.hidden);
     cut(sums);
     out(terms);
-    exchange("sum", OperatorKind::reduce_scatter, terms, sums, Axis::tp);
+    exchange("sum", OperatorKind::reduce_scatter, terms, sums, sum_axes(kind));
     norm(name, branch.post_norm, sums, TensorId::output);
   }
   return derived();
@@ -594,6 +609,20 @@ Expr stream_elements(const Config& config) {
 
 Expr stream_bytes(const Config& config) {
   return double(activation_bytes(config.precision)) * stream_elements(config);
+}
+
+Expr stream_bytes(const Config& config, SegmentKind kind) {
+  const Expr bytes = stream_bytes(config);
+  return kind == SegmentKind::experts ? bytes * expert_data_ranks(config) : bytes;
+}
+
+Expr expert_data_ranks(const Config& config) {
+  if (config.num_experts == 0) return 1.0;
+  return max(Expr::variable("ep") / Expr::variable("tp"), 1.0);
+}
+
+AxisSet sum_axes(SegmentKind kind) {
+  return kind == SegmentKind::experts ? expert_axes : AxisSet(Axis::tp);
 }
 
 Expr stream_shard_bytes(const Config& config) { return stream_bytes(config) / Sizes(config).tp; }

@@ -111,15 +111,30 @@ void check_replicas(const Plan& plan) {
     const Stage& s = plan.stages[i];
     if (s.replicas == 1) continue;
     stage_needs(s.zero_level > 0, i, "replicas must be 1 where zero_level = 0 shards nothing");
-    stage_needs(s.data_ranks() % s.replicas == 0 && s.data_ranks() > s.replicas, i,
-                "replicas must divide {} = {} into shards of at least 2 ranks, found {}",
-                s.cp > 1 ? "dp x cp" : "dp", s.data_ranks(), s.replicas);
-    const int devices = s.shard_ranks() * s.tp;
+    stage_needs(s.state_ranks() % s.replicas == 0 && s.state_ranks() > s.replicas, i,
+                "replicas must divide {}{} = {} into shards of at least 2 ranks, found {}",
+                s.cp > 1 ? "dp x cp" : "dp", s.ep > s.tp ? " x tp / ep" : "", s.state_ranks(),
+                s.replicas);
+    const int devices = s.devices() / s.replicas;
     stage_needs(s.devices_per_node % devices == 0 || devices % s.devices_per_node == 0, i,
                 "each of {} replicas takes {} devices, which must divide the {} on a node, or be "
                 "whole nodes",
                 s.replicas, devices, s.devices_per_node);
   }
+}
+
+/// Ranks that divide experts lie alike on their nodes.
+void check_experts(const Stage& s, int i, const model::Config& model) {
+  if (s.ep == 1) return;
+  stage_needs(model.num_experts > 0, i, "ep must be 1 for a model without experts, found {}", s.ep);
+  stage_needs(s.ep % s.tp == 0 && s.data_ranks() % (s.ep / s.tp) == 0, i,
+              "ep must be 1, or tp = {} times a divisor of {} = {}, found {}", s.tp,
+              s.cp > 1 ? "dp x cp" : "dp", s.data_ranks(), s.ep);
+  stage_needs(model.num_experts % s.ep == 0, i, "ep = {} must divide num_experts = {}", s.ep,
+              model.num_experts);
+  stage_needs(s.devices_per_node % s.ep == 0 || s.ep % s.devices_per_node == 0, i,
+              "ep = {} ranks must divide the {} on a node, or be whole nodes", s.ep,
+              s.devices_per_node);
 }
 
 void check_split(const Plan& plan, const model::Config& model) {
@@ -140,12 +155,8 @@ void check_split(const Plan& plan, const model::Config& model) {
                 s.microbatch, s.dp, plan.microbatches, plan.global_batch);
     stage_needs(model.num_heads % s.tp == 0, i, "tp = {} must divide num_heads = {}", s.tp,
                 model.num_heads);
-    stage_needs(s.ep == 1 || (s.ep == s.tp && model.num_experts > 0), i,
-                "ep must be 1, or for a model with experts tp = {}, found {}", s.tp, s.ep);
-    if (s.ep > 1)
-      stage_needs(model.num_experts % s.ep == 0, i, "ep = {} must divide num_experts = {}", s.ep,
-                  model.num_experts);
-    else
+    check_experts(s, i, model);
+    if (s.ep == 1)
       stage_needs(model.inner_size() % s.tp == 0, i, "tp = {} must divide {} = {}", s.tp,
                   model.num_experts > 0 ? "expert_ffn_size" : "ffn_size", model.inner_size());
     for (const std::string& fault :

@@ -192,7 +192,7 @@ class Neighbours {
   /// shard has one replica.
   void add_reshaped(Plan plan) {
     for (Stage& stage : plan.stages)
-      if (stage.data_ranks() % stage.replicas != 0 || stage.data_ranks() <= stage.replicas)
+      if (stage.state_ranks() % stage.replicas != 0 || stage.state_ranks() <= stage.replicas)
         stage.replicas = 1;
     if (!allows_shapes(plan)) return;
     const std::vector<Order> allowed = orders(plan.microbatches);
@@ -261,7 +261,7 @@ class Neighbours {
           Stage& stage = plan.stages[i];
           stage.*from /= factor;
           stage.*to *= factor;
-          if (stage.ep > 1) stage.ep = stage.tp;
+          follow_mesh(stage, plan_.stages[i]);
         }
         add_reshaped(std::move(plan));
       });
@@ -278,13 +278,32 @@ class Neighbours {
     }
   }
 
-  /// Experts that are cut become whole, or the reverse.
+  /// Whole experts stay whole, divided over as many of the data-parallel ranks as before if the new
+  /// mesh has them.
+  static void follow_mesh(Stage& stage, const Stage& before) {
+    if (before.ep > 1)
+      stage.ep = stage.tp * std::gcd(before.expert_data_ranks(), stage.data_ranks());
+  }
+
+  /// Experts that are cut become whole, or the reverse; more ranks divide whole ones, or fewer.
   void add_experts() {
     for (const StageSet& set : sets_) {
-      Plan plan = plan_;
-      for (const std::size_t i : set)
-        plan.stages[i].ep = plan.stages[i].ep > 1 ? 1 : plan.stages[i].tp;
-      if (plan != plan_) add_reshaped(std::move(plan));
+      const auto add_changed = [&](auto&& changed) {
+        Plan plan = plan_;
+        for (const std::size_t i : set) plan.stages[i].ep = changed(plan.stages[i]);
+        if (plan != plan_) add_reshaped(std::move(plan));
+      };
+      add_changed([](const Stage& s) { return s.ep > 1 ? 1 : s.tp; });
+      int more = 0, fewer = 0;
+      for (const std::size_t i : set) {
+        more = std::gcd(more, plan_.stages[i].state_ranks());
+        fewer = std::gcd(fewer, plan_.stages[i].expert_data_ranks());
+      }
+      each_factor(more, [&](int factor) {
+        add_changed([=](const Stage& s) { return std::max(s.ep, s.tp) * factor; });
+      });
+      each_factor(fewer,
+                  [&](int factor) { add_changed([=](const Stage& s) { return s.ep / factor; }); });
     }
   }
 
@@ -299,7 +318,7 @@ class Neighbours {
       Stage& stage = plan.stages[i];
       stage.dp = stage.dp / of_dp * of_tp;
       stage.tp = stage.tp / of_tp * of_dp;
-      if (stage.ep > 1) stage.ep = stage.tp;
+      follow_mesh(stage, plan_.stages[i]);
       if (counts) continue;
       if (stage.microbatch * of_dp % of_tp != 0) return;
       stage.microbatch = stage.microbatch * of_dp / of_tp;

@@ -66,7 +66,7 @@ std::string table(const Plan& plan, std::size_t columns) {
 
 Mesh<int> mesh(const Stage& stage, AxisSet axes) {
   if (axes.contains(Axis::cp)) return sequences_mesh(stage.dp, stage.cp, stage.tp);
-  return weights_mesh(stage.data_ranks(), stage.tp, stage.replicas);
+  return weights_mesh(stage.tp, stage.expert_data_ranks(), stage.state_ranks(), stage.replicas);
 }
 
 int stage_index(const Plan& plan, int rank) {
@@ -109,7 +109,8 @@ std::vector<int> members(const Plan& plan, int rank, AxisSet axes) {
 
 model::Layout layout(const model::Block& block, const Place& place) {
   return model::layout(block, place.mesh.size(Axis::tp), place.at[Axis::tp],
-                       place.mesh.size(block.reduction_axes()), place.ep);
+                       place.mesh.size(block.reduction_axes()),
+                       {place.ep, place.index(model::expert_axes)});
 }
 
 std::vector<int> stages_beside(const Plan& plan, int first) {

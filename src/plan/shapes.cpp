@@ -25,11 +25,30 @@ bool allows_tp(const deck::SearchKeys& search, int tp, int per_node) {
   return allows(search.tp, tp) && (tp <= per_node || (!search.tp.empty() && tp % per_node == 0));
 }
 
-/// Whether each of tp ranks has a part of the FFN, or of ep experts whole ones.
-bool allows_ep(const model::Config& model, const deck::SearchKeys& search, int tp, int ep) {
-  if (!allows(search.ep, ep)) return false;
-  return ep == 1 ? model.inner_size() % tp == 0
-                 : model.num_experts > 0 && model.num_experts % ep == 0;
+/// The degrees by which each of tp ranks has a part of the FFN, or of ep ranks whole experts: ranks
+/// within a node, or whole nodes of them. Where the deck lists none, between tp and the largest one
+/// only the largest within a node.
+std::vector<int> expert_degrees(const model::Config& model, const deck::SearchKeys& search,
+                                const StageShape& shape) {
+  std::vector<int> found;
+  if (model.inner_size() % shape.tp == 0) found.push_back(1);
+  if (model.num_experts > 0)
+    for (const int data_ranks : divisors(shape.dp * shape.cp)) {
+      const int ep = shape.tp * data_ranks, per_node = shape.devices_per_node;
+      if (ep > 1 && model.num_experts % ep == 0 && (per_node % ep == 0 || ep % per_node == 0))
+        found.push_back(ep);
+    }
+  if (!search.ep.empty()) {
+    std::erase_if(found, [&](int ep) { return !allows(search.ep, ep); });
+  } else if (found.size() > 2) {
+    int within_node = shape.tp;
+    for (const int ep : found)
+      if (ep <= shape.devices_per_node) within_node = ep;
+    const int largest = found.back();
+    std::erase_if(found,
+                  [&](int ep) { return ep > shape.tp && ep != within_node && ep != largest; });
+  }
+  return found;
 }
 
 /// Shorter sequences are cut only where the deck lists it: users of other trainers begin here
@@ -130,9 +149,9 @@ std::vector<StageShape> stage_shapes(const model::Config& model, int global_batc
           if (!context_fault(model, cp, tp, microbatch).empty()) continue;
           if (std::int64_t{microbatch} * model.seq_len / cp % tp != 0) continue;
           shape->microbatch = microbatch;
-          for (const int ep : std::set{1, tp}) {
+          for (const int ep : expert_degrees(model, search, *shape)) {
             shape->ep = ep;
-            if (allows_ep(model, search, tp, ep)) found.push_back(*shape);
+            found.push_back(*shape);
           }
         }
       }

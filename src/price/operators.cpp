@@ -232,7 +232,7 @@ double orthogonalize_s(const model::Config& model, const hardware::Profile& prof
 
 double matrix_step_s(const model::Config& model, const hardware::Profile& profile,
                      const model::Block& block, const model::Split& split, int shards) {
-  const model::Layout layout = model::layout(block, split.tp, 0, shards, split.ep);
+  const model::Layout layout = model::layout(block, split.tp, 0, shards, {split.ep});
   const std::int64_t shard = layout.trained_elements / shards;
   std::vector<double> all_s(std::size_t(shards), 0.0);  // by shard
   for (const model::Piece& piece : layout.pieces) {
@@ -293,7 +293,7 @@ std::vector<OperatorPrice> operator_prices(const plan::Plan& plan, const model::
                           operator_time(model, profile, op, true, values)});
       }
     const model::LayoutElements layer =
-        model::layout_elements(model::most_trained_layer(model::blocks(model)));
+        model::layout_elements(model, model::most_trained_layer(model::blocks(model)));
     const plan::Elements<double> elements{layer.trained.evaluate(values),
                                           layer.frozen.evaluate(values)};
     const std::int64_t shard =

@@ -78,10 +78,12 @@ Axes::Axes(const deck::SearchKeys& search)
 }
 
 std::vector<Sharding> Axes::shardings(const Layout& mesh) const {
-  const int data_ranks = mesh.dp * mesh.cp;
-  if (data_ranks == 1) return {{zero_levels[0], 1}};  // nothing to shard over
+  const model::Split split{.tp = mesh.tp, .ep = mesh.ep};
+  const int ranks = mesh.dp * mesh.cp / split.expert_data_ranks();  // with the same weights
+  if (ranks == 1) return {{zero_levels[0], 1}};                     // nothing to shard over
   std::vector<Sharding> found;
-  const bool within_node = shard_within_node && mesh.nodes > 1 && data_ranks > mesh.nodes;
+  const bool within_node =
+      shard_within_node && mesh.nodes > 1 && ranks > mesh.nodes && ranks % mesh.nodes == 0;
   for (const int zero_level : zero_levels) {
     found.push_back({zero_level, 1});
     if (within_node && zero_level > 0) found.push_back({zero_level, mesh.nodes});

@@ -24,15 +24,18 @@ void product(const FactorOf<StorageA>& a, const FactorOf<StorageB>& b, std::size
   gemm(c.extent(0), c.extent(1), std::int64_t(inner), a, b, write, c.data(), c.stride(0));
 }
 
-/// [N / T, E] the copies that each sequence has of each expert.
-std::vector<std::int32_t> loads_of(const Routes& routes, std::int64_t tokens, int seq_len) {
-  const std::int64_t copies = std::int64_t(seq_len) * routes.chosen;
+/// [sequences, E] the copies that each sequence has of each expert.
+std::vector<std::int32_t> loads_of(const Routes& routes, std::int64_t tokens,
+                                   const RouterLoss& loss) {
+  const std::int64_t sequences = (loss.before + tokens + loss.after) / loss.seq_len,
+                     copies = std::int64_t(loss.seq_len) * routes.chosen;
+  const std::int32_t* const experts = routes.experts - std::int64_t(loss.before) * routes.chosen;
   std::vector<std::int32_t> loads;
   with_memory("choose_experts_loads",
-              [&] { loads.resize(std::size_t(tokens / seq_len * routes.num_experts)); });
-  for_each("choose_experts_loads", tokens / seq_len, [&](std::int64_t sequence) {
+              [&] { loads.resize(std::size_t(sequences * routes.num_experts)); });
+  for_each("choose_experts_loads", sequences, [&](std::int64_t sequence) {
     for (std::int64_t i = sequence * copies; i < (sequence + 1) * copies; ++i)
-      ++loads[std::size_t(sequence * routes.num_experts + routes.experts[i])];
+      ++loads[std::size_t(sequence * routes.num_experts + experts[i])];
   });
   return loads;
 }
@@ -79,10 +82,12 @@ void choose_experts_backward(ConstMatrix logits, bool normalizes, const Routes& 
   const std::int32_t held = routes.held_rows();
   const bool balances = loss.balance != 0.0f && loss.seq_len > 0;
   const std::vector<std::int32_t> loads =
-      balances ? loads_of(routes, tokens, loss.seq_len) : std::vector<std::int32_t>();
+      balances ? loads_of(routes, tokens, loss) : std::vector<std::int32_t>();
   for_each("choose_experts_backward", tokens, [&](std::int64_t n) {
     write_logits_gradient(&logits(n, 0), normalizes, routes, n, d_gates.data(), held, loss,
-                          balances ? loads.data() + n / loss.seq_len * routes.num_experts : nullptr,
+                          balances ? loads.data() + (loss.before + n) / loss.seq_len *
+                                                        std::int64_t(routes.num_experts)
+                                   : nullptr,
                           &d_logits(n, 0));
   });
 }

@@ -194,11 +194,13 @@ void choose_experts_backward(ConstMatrix logits, bool normalizes, const Routes& 
   std::int32_t* loads = nullptr;  // those of a sequence are where its first part's counts were
   std::int64_t stride = 0;
   if (loss.balance != 0.0f && loss.seq_len > 0) {
-    const std::int64_t sequences = tokens / loss.seq_len;
-    const Parts parts = parts_of(tokens, sequences, routes.num_experts);
+    const std::int64_t all = loss.before + tokens + loss.after, sequences = all / loss.seq_len;
+    const Parts parts = parts_of(all, sequences, routes.num_experts);
     stride = parts.count / std::max<std::int64_t>(1, sequences) * num_experts;
     loads = workspace_of<std::int32_t>(parts.count * num_experts);
-    count_copies(routes, parts, loads);
+    Routes whole = routes;
+    whole.experts -= std::int64_t(loss.before) * routes.chosen;
+    count_copies(whole, parts, loads);
     for_each(
         "choose_experts_loads", sequences * num_experts, KOKKOS_LAMBDA(std::int64_t i) {
           std::int32_t* const own = loads + i / num_experts * stride + i % num_experts;
@@ -208,9 +210,10 @@ void choose_experts_backward(ConstMatrix logits, bool normalizes, const Routes& 
   }
   for_each(
       "choose_experts_backward", tokens, KOKKOS_LAMBDA(std::int64_t n) {
-        write_logits_gradient(&logits(n, 0), normalizes, routes, n, d_gates.data(), held, loss,
-                              loads != nullptr ? loads + n / loss.seq_len * stride : nullptr,
-                              &d_logits(n, 0));
+        write_logits_gradient(
+            &logits(n, 0), normalizes, routes, n, d_gates.data(), held, loss,
+            loads != nullptr ? loads + (loss.before + n) / loss.seq_len * stride : nullptr,
+            &d_logits(n, 0));
       });
 }
 

@@ -56,9 +56,9 @@ void Activations::make_saved(const Slot& slot, SegmentKind kind) {
 BufferId Activations::use(const Slot& slot, SegmentKind kind) {
   Kept& kept = kept_.at(key(slot));
   const BufferId input = kept.input.at(kind);
-  if (context_.stage.tp == 1 || kind == SegmentKind::embedding) return input;
+  if (context_.sum_ranks(kind) == 1 || kind == SegmentKind::embedding) return input;
   const auto [entry, fresh] = kept.whole.try_emplace(kind, BufferId::none);
-  if (fresh) entry->second = streams_.gather(slot, input);
+  if (fresh) entry->second = streams_.gather(slot, kind, input);
   return entry->second;
 }
 
@@ -66,7 +66,8 @@ BufferId Activations::use(const Slot& slot, SegmentKind kind) {
 /// them, and so wait.
 void Activations::use_beside(const Slot& slot, SegmentKind kind) {
   const Kept& kept = kept_.at(key(slot));
-  if (context_.stage.tp == 1 || kind == SegmentKind::embedding || kept.whole.contains(kind)) return;
+  if (context_.sum_ranks(kind) == 1 || kind == SegmentKind::embedding || kept.whole.contains(kind))
+    return;
   use(slot, kind);
   shard_beside_ = kept.input.at(kind);
 }

@@ -18,7 +18,6 @@ Context::Context(const plan::Plan& plan_, const model::Config& model_, int rank_
       sequences_bytes(std::int64_t(stage.microbatch) * model.computed_tokens() *
                       model::token_bytes),
       batch_bytes(sequences_bytes / stage.cp),
-      stream_bytes(value(model::stream_bytes(model))),
       stream_shard_bytes(value(model::stream_shard_bytes(model))) {
   for (int index : stages)
     for (auto [block, last] = plan::block_range(plan, index); block <= last; ++block)
@@ -33,6 +32,11 @@ Context::Context(const plan::Plan& plan_, const model::Config& model_, int rank_
     bytes.backward_workspace = value(segment.backward_workspace_bytes());
     bytes.product_grads = value(segment.product_grads_bytes());
     bytes.weights_workspace = value(segment.weights_workspace_bytes());
+    // Where tensor-parallel ranks alone divide experts, they are the group that sums all segments.
+    const bool over_data = stage.expert_data_ranks() > 1;
+    bytes.sum_axes = over_data ? model::sum_axes(kind) : model::AxisSet(model::Axis::tp);
+    bytes.sum_ranks = place.mesh.size(bytes.sum_axes);
+    bytes.stream_bytes = value(model::stream_bytes(model, kind));
     add_exchanges(bytes, segment);
   }
 }
@@ -40,7 +44,7 @@ Context::Context(const plan::Plan& plan_, const model::Config& model_, int rank_
 void Context::add_exchanges(SegmentBytes& bytes, const model::Segment& segment) const {
   bytes.forward_runs = model::forward_runs(segment, stage.split());
   bytes.backward_runs = model::backward_runs(segment, stage.split());
-  bytes.cuts_output = stage.tp > 1 && !segment.tensor(model::TensorId::output).cut.empty();
+  bytes.cuts_output = bytes.sum_ranks > 1 && !segment.tensor(model::TensorId::output).cut.empty();
   const auto place = [&](model::TensorId id, const model::Expr& offset) {
     const model::Tensor& tensor = segment.tensor(id);
     return TensorPlace{.first_byte = value(offset) * tensor.element_bytes,

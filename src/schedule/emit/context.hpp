@@ -47,7 +47,10 @@ struct SegmentBytes {
 
   std::vector<SegmentExchange> forward_exchanges, backward_exchanges;
   std::vector<model::Run> forward_runs, backward_runs;
-  bool cuts_output = false;  ///< the last run makes this rank's rows of the output
+  bool cuts_output = false;   ///< the last run makes this rank's rows of the output
+  int sum_ranks;              ///< that sum its output
+  model::AxisSet sum_axes;    ///< along which they differ
+  std::int64_t stream_bytes;  ///< of the residual stream of a microbatch, as it works on it
 };
 
 struct Context {
@@ -67,9 +70,9 @@ struct Context {
   std::map<SegmentKind, SegmentBytes> segments;
   std::int64_t sequences_bytes;     ///< tokens of a microbatch's sequences
   std::int64_t batch_bytes;         ///< ... of this rank alone
-  std::int64_t stream_bytes;        ///< the residual stream of a microbatch
-  std::int64_t stream_shard_bytes;  ///< ... on one tensor-parallel rank
+  std::int64_t stream_shard_bytes;  ///< of a microbatch, on one tensor-parallel rank
 
+  int sum_ranks(SegmentKind kind) const { return segments.at(kind).sum_ranks; }
   /// An expression's value for this stage's split.
   std::int64_t value(const model::Expr& expression) const;
 

@@ -125,27 +125,26 @@ bool Gradients::reduce(const Slot& slot) {
   const bool last = context_.last_microbatch(slot);
   const BufferId grads = use(slot.block);
   if (last && slot.block == 0) tied_.receive_grads(slot, grads);
-  const std::int64_t partial = persistent_.block(slot.block).partial_elements;
-  const bool over_tp = last && context_.stage.tp > 1 && partial > 0;
-  if (over_tp)
-    build_.add(slot, Operation::all_reduce,
-               {updates(Role::destination, build_.elements(grads, {0, partial}))},
-               {.group = model::Axis::tp});
+  const BlockState& b = persistent_.block(slot.block);
+  const plan::Mesh<int>& mesh = context_.place.mesh;
   const model::AxisSet holders = context_.block(slot.block).reduction_axes();
-  if (context_.place.mesh.size(holders) == 1) return over_tp;
-  if (!context_.sharded.optimizer) {
-    build_.add(slot, Operation::all_reduce, {updates(Role::destination, grads)},
-               {.group = holders});
+  const bool shards = context_.sharded.optimizer, over_dp = mesh.size(holders) > 1;
+  const auto all_reduce = [&](Range part, model::AxisSet axes) {
+    if (part.count == 0 || mesh.size(axes) == 1) return false;
+    build_.add(slot, Operation::all_reduce,
+               {updates(Role::destination, build_.elements(grads, part))}, {.group = axes});
     return true;
-  }
-  build_.add(slot, Operation::reduce_scatter, {updates(Role::destination, grads)},
-             {.group = holders.without(model::Axis::replica)});
-  if (last && context_.place.mesh.size(model::Axis::replica) > 1)
-    build_.add(
-        slot, Operation::all_reduce,
-        {updates(Role::destination, build_.elements(grads, persistent_.block(slot.block).shard))},
-        {.group = model::Axis::replica});
-  return true;
+  };
+  const bool over_tp = last && all_reduce({0, b.partial_elements}, model::Axis::tp);
+  if (over_dp && !shards) all_reduce(b.trained, holders);
+  if (over_dp && shards)
+    build_.add(slot, Operation::reduce_scatter, {updates(Role::destination, grads)},
+               {.group = holders.without(model::Axis::replica)});
+  if (!last) return over_dp;
+  const Range mine = shards ? b.shard : b.trained;
+  if (shards) all_reduce(mine, model::Axis::replica);
+  const bool over_ep = all_reduce(overlap(mine, {0, b.dense_elements}), model::Axis::ep);
+  return over_tp || over_dp || over_ep;
 }
 
 void Gradients::drain(const Slot& slot) {

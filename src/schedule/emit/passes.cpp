@@ -67,8 +67,8 @@ void Passes::forward(const Slot& slot, const Slot* next) {
 }
 
 /// Runs the segments of a block, each from the output of the one before it. The last one's output
-/// goes to the next block; where it is only recomputed nobody needs it. With tp > 1 an output takes
-/// the place of the input that was brought together.
+/// goes to the next block; where it is only recomputed nobody needs it. Of several ranks an output
+/// takes the place of the input that was brought together.
 void Passes::segments_forward(const Slot& slot, Operation operation, const Slot* next) {
   Activations& kept = stores_.activations;
   const std::vector<SegmentKind> kinds = context_.segment_kinds(slot.block);
@@ -77,7 +77,7 @@ void Passes::segments_forward(const Slot& slot, Operation operation, const Slot*
     const bool last = i + 1 == kinds.size();
     const bool head = context_.is_head(slot.block), logits = head && context_.generates();
     const bool made = !head && !(last && operation == Operation::recompute);
-    const bool gathered = context_.stage.tp > 1 && kind != SegmentKind::embedding;
+    const bool gathered = context_.sum_ranks(kind) > 1 && kind != SegmentKind::embedding;
     const bool cut = context_.segments.at(kind).cuts_output, in_place = gathered && !cut;
     const char* name = last ? "output" : "middle";
     const BufferId input = kept.use(slot, kind);
@@ -86,12 +86,12 @@ void Passes::segments_forward(const Slot& slot, Operation operation, const Slot*
     if (made)
       output = in_place ? input
                : cut    ? stores_.streams.make_shard(slot, name)
-                        : stores_.streams.make(slot, name);
+                        : stores_.streams.make(slot, kind, name);
     kept.make_saved(slot, kind);
     run_forward(slot, kind, operation, output);
     if (!made) continue;
     if (gathered) kept.overwritten(slot, kind);
-    const BufferId shard = cut ? output : stores_.streams.scatter(slot, output, name);
+    const BufferId shard = cut ? output : stores_.streams.scatter(slot, kind, output, name);
     if (last)
       stores_.streams.put(slot, shard);
     else
@@ -155,16 +155,17 @@ void Passes::run_loss(const Slot& slot, int piece) {
 
 void Passes::backward(const Slot& slot, const Slot* next) {
   const bool head = context_.is_head(slot.block);
+  std::vector<SegmentKind> kinds = context_.segment_kinds(slot.block);
+  std::ranges::reverse(kinds);
   if (context_.receives(slot))
-    stores_.streams.put(slot, stores_.streams.gather(slot, stores_.streams.use(slot)));
+    stores_.streams.put(slot,
+                        stores_.streams.gather(slot, kinds.front(), stores_.streams.use(slot)));
   stores_.gradients.begin(slot);
   if (head) {
     stores_.tied.clear_grads(slot);
-    stores_.streams.put(slot, stores_.streams.make(slot, "gradient"));
+    stores_.streams.put(slot, stores_.streams.make(slot, SegmentKind::head, "gradient"));
   }
   if (context_.recomputes(slot.block)) segments_forward(slot, Operation::recompute, nullptr);
-  std::vector<SegmentKind> kinds = context_.segment_kinds(slot.block);
-  std::ranges::reverse(kinds);
   for (std::size_t i = 0; i < kinds.size(); ++i) {
     const bool last = i + 1 == kinds.size();
     stores_.activations.use(slot, kinds[i]);
@@ -176,7 +177,9 @@ void Passes::backward(const Slot& slot, const Slot* next) {
     });
     context_.splits(slot.block) ? run_backward_input(slot, kinds[i]) : run_backward(slot, kinds[i]);
     if (head) later_pieces(slot);
-    if (kinds[i] != SegmentKind::embedding) stores_.streams.sum_gradient(slot, last);
+    if (kinds[i] != SegmentKind::embedding)
+      stores_.streams.sum_gradient(slot, kinds[i],
+                                   last ? std::nullopt : std::optional(kinds[i + 1]));
   }
   stores_.streams.leave(slot);
   if (!context_.splits(slot.block)) stores_.gradients.leave(slot);
@@ -200,14 +203,12 @@ void Passes::run_backward(const Slot& slot, SegmentKind kind, int piece) {
   const bool embeds = kind == SegmentKind::embedding, head = kind == SegmentKind::head;
   const bool replaces =
       piece == 0 && (slot.microbatch == 0 || persistent_.block(slot.block).grads_staged);
-  const std::vector<BufferId>& saved = stores_.activations.saved(slot, kind);
   const Part gradient = stream(stores_.streams.use(slot), kind, piece);
 
   std::vector<Operand> operands{input(slot, kind, piece)};
   if (!embeds) operands.push_back(reads(Role::weights, stores_.weights.use(slot.block)));
   add_grads(operands, slot, replaces && !embeds);  // an embedding adds to what was cleared
-  for (std::size_t i = 0; i < saved.size(); ++i)
-    if (saved[i] != BufferId::none) operands.push_back(reads(Role::saved, saved[i], int(i)));
+  add_saved(operands, slot, kind);
   const Scratch scratch{
       add_workspace(operands, slot, context_.segments.at(kind).backward_workspace)};
   operands.push_back(embeds ? reads(Role::gradient, gradient)
@@ -232,15 +233,13 @@ void Passes::run_backward_input(const Slot& slot, SegmentKind kind) {
   const BufferId gradient = stores_.streams.take(slot);
   const BufferId products =
       build_.add_made(slot, "product_grads", Content::saved, bytes.product_grads);
-  const BufferId output = stores_.streams.make(slot, "gradient");
+  const BufferId output = stores_.streams.make(slot, kind, "gradient");
   std::vector<Operand> operands{input(slot, kind, 0),
                                 reads(Role::weights, stores_.weights.use(slot.block)),
                                 reads(Role::gradient, gradient), writes(Role::output, output),
                                 writes(Role::products, products)};
   add_grads(operands, slot, replaces);
-  const std::vector<BufferId>& saved = stores_.activations.saved(slot, kind);
-  for (std::size_t i = 0; i < saved.size(); ++i)
-    if (saved[i] != BufferId::none) operands.push_back(reads(Role::saved, saved[i], int(i)));
+  add_saved(operands, slot, kind);
   const Scratch scratch{
       add_workspace(operands, slot, bytes.backward_workspace - bytes.product_grads), products};
   add_documents(operands, slot, kind);
@@ -336,9 +335,9 @@ std::int64_t Passes::tokens_of(int piece) const {
 
 /// The part of a microbatch's stream that a segment works on in one task: for the head a piece.
 Part Passes::stream(BufferId buffer, SegmentKind kind, int piece) const {
-  if (kind != SegmentKind::head) return {buffer, 0, context_.stream_bytes};
-  const std::int64_t token_bytes =
-      context_.stream_bytes / (context_.batch_bytes / model::token_bytes);
+  const std::int64_t bytes = context_.segments.at(kind).stream_bytes;
+  if (kind != SegmentKind::head) return {buffer, 0, bytes};
+  const std::int64_t token_bytes = bytes / (context_.batch_bytes / model::token_bytes);
   return {buffer, piece * piece_tokens_ * token_bytes, tokens_of(piece) * token_bytes};
 }
 
@@ -366,6 +365,16 @@ void Passes::add_grads(std::vector<Operand>& operands, const Slot& slot, bool re
   if (!context_.updates(slot.block)) return;
   const BufferId grads = stores_.gradients.use(slot.block);
   operands.push_back(replaces ? writes(Role::grads, grads) : updates(Role::grads, grads));
+}
+
+/// Experts with more copies of tokens than there is room for make tensors again in their place.
+void Passes::add_saved(std::vector<Operand>& operands, const Slot& slot, SegmentKind kind) const {
+  const std::vector<BufferId>& saved = stores_.activations.saved(slot, kind);
+  const bool again = kind == SegmentKind::experts && context_.stage.ep > 1;
+  for (std::size_t i = 0; i < saved.size(); ++i)
+    if (saved[i] != BufferId::none)
+      operands.push_back(again ? updates(Role::saved, saved[i], int(i))
+                               : reads(Role::saved, saved[i], int(i)));
 }
 
 void Passes::add_documents(std::vector<Operand>& operands, const Slot& slot, SegmentKind kind) {

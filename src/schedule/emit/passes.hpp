@@ -47,6 +47,7 @@ class Passes : Store {
   Operand loss(bool first) const;
   void add_grads(std::vector<Operand>& operands, const Slot& slot, bool replaces);
   void add_cache(std::vector<Operand>& operands, const Slot& slot, SegmentKind kind);
+  void add_saved(std::vector<Operand>& operands, const Slot& slot, SegmentKind kind) const;
   void add_documents(std::vector<Operand>& operands, const Slot& slot, SegmentKind kind);
   BufferId add_workspace(std::vector<Operand>& operands, const Slot& slot, std::int64_t bytes);
 

@@ -45,6 +45,7 @@ BlockState make_block(const Context& context, ProgramBuilder& build, int block) 
                    .frozen = frozen,
                    .shard = updated,
                    .partial_elements = layout.partial_elements,
+                   .dense_elements = layout.dense_elements,
                    .weights = {},
                    .grads = {},
                    .moments = {},
@@ -76,7 +77,7 @@ PersistentBuffers::PersistentBuffers(const Context& context, ProgramBuilder& bui
 
   if (context.model.tied_head) {
     const model::Layout largest =
-        model::layout(context.block(0), context.stage.tp, 0, context.stage.data_ranks());
+        model::layout(context.block(0), context.stage.tp, 0, context.stage.state_ranks());
     const model::Piece& table = largest.piece(context.block(0), ".token");
     token_table = {table.first, table.elements};
   }

@@ -31,6 +31,7 @@ struct BlockState {
   Range frozen;                   ///< ... the others
   Range shard;                    ///< what this rank updates: its part under ZeRO, else `trained`
   std::int64_t partial_elements;  ///< leading ones, whose gradients are partial over tp
+  std::int64_t dense_elements;    ///< ... over the data-parallel ranks that divide experts
   /// The whole block where kernels read it there; staged ones of what is trained, then of what is
   /// frozen.
   std::vector<TieredState> weights;

@@ -80,9 +80,11 @@ void ProgramBuilder::receive(const Slot& slot, Channel channel, int peer, Part p
 }
 
 Channel ProgramBuilder::channel(Operation operation, const TaskDetails& details) const {
-  const bool over_tp = details.group == model::Axis::tp || details.group == model::Axis::cp ||
-                       context_.options.one_collective;
-  if (!details.group.empty()) return over_tp ? Channel::collective_tp : Channel::collective_dp;
+  const bool in_layers = details.group.contains(model::Axis::tp) ? details.group != model::all_axes
+                                                                 : details.group == model::Axis::cp;
+  if (!details.group.empty())
+    return in_layers || context_.options.one_collective ? Channel::collective_tp
+                                                        : Channel::collective_dp;
   switch (operation) {
     case Operation::copy_in: return Channel::h2d;
     case Operation::copy_out: return Channel::d2h;

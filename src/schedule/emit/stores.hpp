@@ -170,7 +170,7 @@ class Gradients : Store {
 
 /// The residual stream and its gradient, between segments and between stages. With tp > 1 each rank
 /// keeps a shard of its tokens: parts of the sum are reduced to shards after a segment, shards are
-/// brought together before the next one.
+/// brought together before the next one. The same holds for experts that several ranks divide.
 ///
 /// Of a forward slot the stream is the output of the last block that ran, of a backward slot the
 /// gradient of it.
@@ -189,14 +189,16 @@ class Streams : Store {
   BufferId take(const Slot& slot) { return lane(slot).buffers.extract(key(slot)).mapped(); }
   void put(const Slot& slot, BufferId stream) { lane(slot).buffers[key(slot)] = stream; }
 
-  BufferId make(const Slot& slot, std::string_view what);        ///< a buffer of all tokens
+  /// @return a buffer of all tokens of a segment
+  BufferId make(const Slot& slot, SegmentKind kind, std::string_view what);
   BufferId make_shard(const Slot& slot, std::string_view what);  ///< of this rank's tokens
-  /// @return a buffer of all tokens; with tp = 1 it is `shard`
-  BufferId gather(const Slot& slot, BufferId shard);
-  /// @param part  of the sum over tensor-parallel ranks, of all tokens
-  /// @return this rank's shard of the sum; with tp = 1 it is `part`
-  BufferId scatter(const Slot& slot, BufferId part, std::string_view what);
-  void sum_gradient(const Slot& slot, bool last_segment);
+  /// @return a buffer of all tokens of a segment; for one rank it is `shard`
+  BufferId gather(const Slot& slot, SegmentKind kind, BufferId shard);
+  /// @param part  of the sum over the ranks of a segment, of all its tokens
+  /// @return this rank's shard of the sum; for one rank it is `part`
+  BufferId scatter(const Slot& slot, SegmentKind kind, BufferId part, std::string_view what);
+  /// After a segment's backward, for that of `next` in the same block; none: it was the first one.
+  void sum_gradient(const Slot& slot, SegmentKind kind, std::optional<SegmentKind> next);
 
   void leave(const Slot& slot);  ///< sends what another stage needs of it
   /// What was sent may still be read by the transfer while the next slot computes.
@@ -285,8 +287,8 @@ class Activations : Store {
 
   /// What is kept for the backward of one block and microbatch.
   struct Kept {
-    std::map<SegmentKind, BufferId> input;  ///< with tp > 1 this rank's shard
-    std::map<SegmentKind, BufferId> whole;  ///< with tp > 1: brought together right now
+    std::map<SegmentKind, BufferId> input;               ///< of several ranks this one's shard
+    std::map<SegmentKind, BufferId> whole;               ///< ... brought together right now
     std::map<SegmentKind, std::vector<BufferId>> saved;  ///< none: made again
     std::map<SegmentKind, ProductGrads> grads;
     std::vector<BufferId> on_host;  ///< what was moved, in the order of model::kept_tensors

@@ -59,43 +59,49 @@ bool Streams::prefetch_beside(const Slot& slot, const Slot& next) {
   return true;
 }
 
-BufferId Streams::make(const Slot& slot, std::string_view what) {
-  return build_.add_made(slot, what, Content::stream, context_.stream_bytes);
+BufferId Streams::make(const Slot& slot, SegmentKind kind, std::string_view what) {
+  return build_.add_made(slot, what, Content::stream, context_.segments.at(kind).stream_bytes);
 }
 
 BufferId Streams::make_shard(const Slot& slot, std::string_view what) {
   return build_.add_made(slot, what, Content::stream, context_.stream_shard_bytes);
 }
 
-BufferId Streams::gather(const Slot& slot, BufferId shard) {
-  if (context_.stage.tp == 1) return shard;
-  const BufferId whole = make(slot, "whole");
+BufferId Streams::gather(const Slot& slot, SegmentKind kind, BufferId shard) {
+  if (context_.sum_ranks(kind) == 1) return shard;
+  const BufferId whole = make(slot, kind, "whole");
   build_.add(slot, Operation::all_gather,
              {writes(Role::destination, whole), reads(Role::source, shard)},
-             {.group = model::Axis::tp});
+             {.group = context_.segments.at(kind).sum_axes});
   return whole;
 }
 
-BufferId Streams::scatter(const Slot& slot, BufferId part, std::string_view what) {
-  if (context_.stage.tp == 1) return part;
+BufferId Streams::scatter(const Slot& slot, SegmentKind kind, BufferId part,
+                          std::string_view what) {
+  if (context_.sum_ranks(kind) == 1) return part;
   const BufferId shard = make_shard(slot, what);
   build_.add(slot, Operation::reduce_scatter,
              {updates(Role::source, part), writes(Role::destination, shard)},
-             {.group = model::Axis::tp});
+             {.group = context_.segments.at(kind).sum_axes});
   return shard;
 }
 
-/// Sums the parts of a gradient over tensor-parallel ranks. What leaves the stage is a shard; else
-/// the next segment needs all tokens and nobody keeps a shard, so it stays in place, and what
-/// computes meanwhile finds no bytes to wait for.
-void Streams::sum_gradient(const Slot& slot, bool last_segment) {
-  if (last_segment && !context_.passes_gradient_on(slot.block)) return;
-  if (last_segment && context_.sends(slot)) {
-    put(slot, scatter(slot, use(slot), "gradient"));
-  } else if (context_.stage.tp > 1) {
-    build_.add(slot, Operation::all_reduce, {updates(Role::destination, use(slot))},
-               {.group = model::Axis::tp});
+/// Sums the parts of a gradient over the ranks of a segment. What leaves the stage is a shard; else
+/// the next segment needs all its tokens. Where these are the same nobody keeps a shard, so the sum
+/// stays in place, and what computes meanwhile finds no bytes to wait for.
+void Streams::sum_gradient(const Slot& slot, SegmentKind kind, std::optional<SegmentKind> next) {
+  if (!next && !context_.passes_gradient_on(slot.block)) return;
+  if (!next && context_.sends(slot)) {
+    put(slot, scatter(slot, kind, use(slot), "gradient"));
+    return;
   }
+  if (!next) next = context_.segment_kinds(slot.block - 1).back();
+  const model::AxisSet axes = context_.segments.at(kind).sum_axes;
+  if (context_.segments.at(*next).sum_axes != axes)
+    put(slot, gather(slot, *next, scatter(slot, kind, use(slot), "gradient")));
+  else if (context_.sum_ranks(kind) > 1)
+    build_.add(slot, Operation::all_reduce, {updates(Role::destination, use(slot))},
+               {.group = axes});
 }
 
 void Streams::leave(const Slot& slot) {
