@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -36,12 +37,16 @@ class Mixture;
 /// Samples of several files come by their weights: of the first n samples a file with the share p
 /// has p n, rounded up or down where n is a multiple of a block, whose samples are shuffled.
 ///
+/// A window of a file with pairs is one answer with its prompt, cut after seq_len + 1 tokens or
+/// filled with tokens that are no targets. Samples 2 i and 2 i + 1 are a pair, chosen and rejected;
+/// pairs are put in an order. Pairs whose prompts leave no room for an answer are left out.
+///
 /// Tokens before their document's answer are no targets. Of isolated documents each is alone: its
 /// first token is no target, as nothing precedes it.
 class Sampler {
  public:
   /// @param apart  from one window's beginning to the next one's; 0: seq_len tokens
-  /// @throws Error(input) when a file holds less than one window
+  /// @throws Error(input) when a file holds less than one window, or only some files have pairs
   Sampler(std::vector<WeightedFile> files, Order order, std::uint64_t seed, int seq_len,
           bool isolated = false, int apart = 0);
   Sampler(TokenFile file, Order order, std::uint64_t seed, int seq_len, bool isolated = false);
@@ -66,19 +71,40 @@ class Sampler {
   double document_share() const;
 
   std::int64_t num_windows() const { return num_windows_; }  ///< windows of all files
+  /// The number of a sample's window, in the order of files and of windows in each.
+  std::int64_t window(std::int64_t index) const;
+  /// The same windows in the order of their numbers, over and over.
+  Sampler by_number() const;
+
+  bool pairs() const { return !pairs_.empty(); }
+  std::int64_t pairs_left_out() const { return pairs_left_out_; }
+  std::int64_t answers_cut() const { return answers_cut_; }  ///< not of pairs left out
   std::vector<TokenFileIdentity> identities() const;         ///< identities of the files
   /// Shares of the samples, per file.
   const std::vector<double>& shares() const { return shares_; }
 
  private:
+  /// A window by its file.
+  struct Place {
+    std::size_t file;
+    std::int64_t window;
+  };
+  /// Its first token, and how many it has; of pairs, the document that it is.
   struct First {
     const TokenFile& file;
-    std::int64_t token;  ///< first token of the window
+    std::int64_t token, tokens;
+    std::optional<Document> answer = {};
   };
+  Place place(std::int64_t index) const;
   First first_token(std::int64_t index) const;
+  void keep_pairs(const TokenFile& file);
 
   std::vector<TokenFile> files_;
   std::vector<std::int64_t> windows_;  ///< windows per file
+  /// The pairs of each file that are not left out; empty: the files have none.
+  std::vector<std::shared_ptr<const std::vector<std::int32_t>>> pairs_;
+  std::int64_t pairs_left_out_ = 0, answers_cut_ = 0;
+  bool by_number_ = false;
   std::vector<double> shares_;
   std::shared_ptr<const Mixture> mixture_;  ///< several files only
   Order order_;

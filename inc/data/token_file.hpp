@@ -1,6 +1,7 @@
 /// @file Token files, ours and those of other programs, read where they lie as they are needed.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -78,6 +79,13 @@ class TokenFile {
   std::vector<Document> documents(std::int64_t first, std::int64_t end) const;
   bool has_documents() const { return documents_ != nullptr; }
 
+  /// Whether documents 2 i and 2 i + 1 are a prompt with its chosen and with its rejected answer.
+  bool has_pairs() const { return has_pairs_; }
+  std::int64_t num_pairs() const;
+  /// The chosen and the rejected document of a pair. Threads may ask at once.
+  /// @throws Error(storage)  as read
+  std::array<Document, 2> pair(std::int64_t number) const;
+
   std::int64_t size() const { return size_; }  ///< number of tokens
   int vocab_size() const { return vocab_size_; }
   const std::filesystem::path& path() const { return path_; }
@@ -98,6 +106,7 @@ class TokenFile {
   int token_bytes_ = 0;
   std::int64_t size_ = 0;
   std::shared_ptr<const DocumentTable> documents_;  ///< none: the file has no ends
+  bool has_pairs_ = false;
   std::uint64_t checksum_ = 0;
   int vocab_size_ = 0;
   std::string key_;

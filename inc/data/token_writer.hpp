@@ -33,7 +33,8 @@ class TokenFileWriter {
 
   /// Puts the file in its place.
   /// @param with_answers  whether it says where answers begin; if not, all is learned
-  void commit(bool with_answers);
+  /// @param pairs  whether each two documents are a prompt with its chosen and its rejected answer
+  void commit(bool with_answers, bool pairs = false);
 
  private:
   struct Making;
@@ -43,6 +44,6 @@ class TokenFileWriter {
 /// Writes a token file of ours, as OutputFile does, with ends of documents where there are any.
 /// @throws Error(storage) when writing fails; Error(bug) for a token outside the vocabulary
 void write_token_file(const std::filesystem::path& path, std::span<const std::int32_t> tokens,
-                      int vocab_size, const DocumentEnds& documents = {});
+                      int vocab_size, const DocumentEnds& documents = {}, bool pairs = false);
 
 }  // namespace brume::data

@@ -15,6 +15,7 @@
 
 #include "base/error.hpp"
 #include "own_folder.hpp"
+#include "refusal.hpp"
 
 namespace brume::data {
 namespace {
@@ -285,6 +286,111 @@ TEST(Sampler, ManyFilesTakeNoLongerThanFew) {
   };
   const double few = spent(40);
   EXPECT_LT(spent(4000), 20.0 * few + 0.05);
+}
+
+/// Pairs whose tokens tell where they are: prompts of 1 + p % 3 tokens, chosen answers of p % 5 + 1
+/// tokens 100 + p, rejected ones of p % 7 + 1 tokens 200 + p.
+TokenFile counting_pairs(int pairs) {
+  const test::OwnFolder folder;
+  std::vector<std::int32_t> tokens;
+  DocumentEnds documents;
+  for (int p = 0; p < pairs; ++p)
+    for (const bool chosen : {true, false}) {
+      tokens.insert(tokens.end(), std::size_t(1 + p % 3), std::int32_t(p));
+      documents.answers.push_back(std::ssize(tokens));
+      tokens.insert(tokens.end(), std::size_t(1 + p % (chosen ? 5 : 7)),
+                    std::int32_t((chosen ? 100 : 200) + p));
+      documents.ends.push_back(std::ssize(tokens));
+    }
+  write_token_file(folder / "a.tok", tokens, 400, documents, true);
+  return TokenFile(folder / "a.tok");
+}
+
+TEST(Sampler, APairIsTwoSequencesThatAreFilled) {
+  const Sampler sampler(counting_pairs(40), Order::sequential, 1, 12);
+  EXPECT_TRUE(sampler.pairs());
+  EXPECT_EQ(sampler.num_windows(), 80);
+  EXPECT_EQ(sampler.pairs_left_out(), 0);
+  EXPECT_EQ(sampler.answers_cut(), 0);
+  using Tokens = std::vector<std::int32_t>;
+  Tokens inputs(12), targets(12);
+  sampler.sample(8, inputs, targets);
+  EXPECT_EQ(inputs, Tokens({4, 4, 104, 104, 104, 104, 104, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(targets, Tokens({-1, 104, 104, 104, 104, 104, -1, -1, -1, -1, -1, -1}));
+  sampler.sample(9, inputs, targets);
+  EXPECT_EQ(targets, Tokens({-1, 204, 204, 204, 204, 204, -1, -1, -1, -1, -1, -1}));
+  EXPECT_EQ(sampler.num_targets(8, 1), 5);
+  EXPECT_EQ(sampler.documents(8), std::vector<Document>({{0, 2, 7}, {7, 13, 13}}));
+}
+
+// Sequences of 4 + 1 tokens: of pair 6, whose prompt has one, seven rejected tokens become four.
+TEST(Sampler, AnswersAreCutAndPairsWithoutOneLeftOut) {
+  const Sampler sampler(counting_pairs(40), Order::sequential, 1, 4);
+  EXPECT_EQ(sampler.num_windows(), 80);
+  EXPECT_EQ(sampler.num_targets(12, 1), 2);
+  EXPECT_EQ(sampler.num_targets(13, 1), 4);
+  EXPECT_GT(sampler.answers_cut(), 0);
+  const Sampler shorter(counting_pairs(40), Order::sequential, 1, 2);
+  EXPECT_EQ(shorter.pairs_left_out(), 13);  // prompts of three tokens
+  EXPECT_EQ(shorter.num_windows(), 54);
+  std::vector<std::int32_t> inputs(2), targets(2);
+  shorter.sample(4, inputs, targets);  // the third of those that are left
+  EXPECT_EQ(inputs[0], 3);
+}
+
+TEST(Sampler, RefusesPairsWithoutRoomAndMixedKinds) {
+  const auto all_too_long = [] {
+    const test::OwnFolder folder;
+    const std::vector<std::int32_t> tokens{1, 1, 1, 2, 1, 1, 1, 3};
+    write_token_file(folder / "a.tok", tokens, 9, {.ends = {4, 8}, .answers = {3, 7}}, true);
+    Sampler(TokenFile(folder / "a.tok"), Order::sequential, 1, 2);
+  };
+  EXPECT_NE(test::refusal(all_too_long).find("none of its 1 pairs has room for an answer"),
+            std::string::npos);
+  std::vector<WeightedFile> files;
+  files.push_back({counting_pairs(4)});
+  files.push_back({counting(40)});
+  EXPECT_NE(test::refusal([&] {
+              Sampler(std::move(files), Order::sequential, 1, 4);
+            }).find("mix either files with pairs or others"),
+            std::string::npos);
+}
+
+TEST(Sampler, AnEpochVisitsEachPairOnceAndKeepsItTogether) {
+  for (const int files : {1, 3}) {
+    std::vector<WeightedFile> all;
+    for (int i = 0; i < files; ++i) all.push_back({counting_pairs(30 + i)});
+    const Sampler sampler(std::move(all), Order::shuffled, 5, 12);
+    std::vector<int> seen(std::size_t(sampler.num_windows()));
+    bool moved = false;
+    for (std::int64_t i = 0; i < sampler.num_windows(); i += 2) {
+      const std::int64_t window = sampler.window(i);
+      EXPECT_EQ(window % 2, 0);
+      EXPECT_EQ(sampler.window(i + 1), window + 1);
+      ++seen[std::size_t(window)];
+      moved = moved || window != i;
+    }
+    EXPECT_TRUE(moved);
+    if (files > 1) continue;
+    for (std::size_t w = 0; w < seen.size(); w += 2) EXPECT_EQ(seen[w], 1) << w;
+  }
+}
+
+TEST(Sampler, WindowsHaveNumbersInTheOrderOfFiles) {
+  std::vector<WeightedFile> all;
+  for (int i = 0; i < 3; ++i) all.push_back({counting_pairs(10 + i)});
+  const Sampler sampler(std::move(all), Order::shuffled, 5, 12), numbered = sampler.by_number();
+  std::vector<std::int32_t> inputs(12), targets(12), same_inputs(12), same_targets(12);
+  for (std::int64_t i = 0; i < 3 * sampler.num_windows(); ++i) {
+    sampler.sample(i, inputs, targets);
+    EXPECT_EQ(numbered.window(sampler.window(i)), sampler.window(i));
+    numbered.sample(sampler.window(i), same_inputs, same_targets);
+    EXPECT_EQ(inputs, same_inputs);
+    EXPECT_EQ(targets, same_targets);
+  }
+  numbered.sample(sampler.num_windows() + 3, inputs, targets);
+  numbered.sample(3, same_inputs, same_targets);
+  EXPECT_EQ(inputs, same_inputs);
 }
 
 }  // namespace

@@ -54,6 +54,12 @@ std::vector<Document> DocumentTable::block(std::int64_t index) const {
   return found;
 }
 
+std::array<Document, 2> DocumentTable::pair(std::int64_t number) const {
+  const std::vector<Document> documents = block(2 * number / block_documents);
+  const auto first = std::size_t(2 * number % block_documents);
+  return {documents[first], documents[first + 1]};
+}
+
 std::vector<Document> DocumentTable::find(std::int64_t first, std::int64_t end) const {
   std::vector<Document> found;
   auto index = std::ranges::upper_bound(block_ends_, first) - block_ends_.begin();

@@ -1,6 +1,7 @@
 /// @file Where documents of a token file end, looked up in the file.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -28,6 +29,8 @@ class DocumentTable {
   DocumentTable(std::int64_t tokens, std::int64_t count, Read ends, Read answers,
                 const std::string& name, bool marked = false);
 
+  std::int64_t count() const { return count_; }
+  std::array<Document, 2> pair(std::int64_t number) const;  ///< documents 2 number, 2 number + 1
   /// Those that tokens [first, end) belong to.
   std::vector<Document> find(std::int64_t first, std::int64_t end) const;
 

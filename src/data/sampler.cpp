@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstdlib>
@@ -58,7 +59,8 @@ struct Removed {
 template <class First>
 std::vector<Document> parts(const First& first, int seq_len, bool isolated) {
   const std::int64_t begin = first.token, end = begin + seq_len + 1;
-  std::vector<Document> found = first.file.documents(begin, end);
+  std::vector<Document> found =
+      first.answer ? std::vector{*first.answer} : first.file.documents(begin, end);
   for (Document& part : found) {
     const bool alone = isolated && !part.continues;
     const std::int64_t answer = std::max(part.answer, part.first + (alone ? 1 : 0));
@@ -67,6 +69,7 @@ std::vector<Document> parts(const First& first, int seq_len, bool isolated) {
             .end = std::min(part.end, end) - begin,
             .continues = part.continues};
   }
+  if (first.tokens <= seq_len) found.push_back({first.tokens, seq_len + 1, seq_len + 1});
   return found;
 }
 
@@ -153,7 +156,10 @@ Sampler::Sampler(std::vector<WeightedFile> files, Order order, std::uint64_t see
   for (WeightedFile& of : files) {
     const std::int64_t count = of.file.size();
     const std::string name = of.file.path().string();
-    require(count > seq_len, Failure::input,
+    require(of.file.has_pairs() == files.front().file.has_pairs(), Failure::input,
+            "{}: {} pairs, unlike the file before it: mix either files with pairs or others", name,
+            of.file.has_pairs() ? "holds" : "holds no");
+    require(of.file.has_pairs() || count > seq_len, Failure::input,
             "{}: holds {} tokens, but one sequence takes {} (seq_len + 1)", name, count,
             std::int64_t{seq_len} + 1);
     require(!isolated || of.file.has_documents(), Failure::input,
@@ -164,7 +170,10 @@ Sampler::Sampler(std::vector<WeightedFile> files, Order order, std::uint64_t see
     require(of.weight > 0.0, Failure::bug, "{}: the weight {}", name, of.weight);
     sum += of.weight;
     least = std::min(least, of.weight);
-    windows_.push_back((count - 1 - seq_len) / apart_ + 1);
+    if (of.file.has_pairs())
+      keep_pairs(of.file);
+    else
+      windows_.push_back((count - 1 - seq_len) / apart_ + 1);
     num_windows_ += windows_.back();
     files_.push_back(std::move(of.file));
     shares_.push_back(of.weight);
@@ -175,6 +184,27 @@ Sampler::Sampler(std::vector<WeightedFile> files, Order order, std::uint64_t see
   mixture_ = std::make_shared<const Mixture>(shares_, std::int64_t(block), seed);
 }
 
+/// As TRL does: answers are cut at the end of a sequence, and pairs without any left are left out.
+void Sampler::keep_pairs(const TokenFile& file) {
+  std::vector<std::int32_t> kept;
+  for (std::int64_t pair = 0; pair < file.num_pairs(); ++pair) {
+    const std::array<Document, 2> answers = file.pair(pair);
+    const bool fits = std::ranges::all_of(answers, [&](const Document& of) {
+      return std::max(of.answer - of.first, std::int64_t{1}) <
+             std::min<std::int64_t>(of.end - of.first, seq_len_ + 1);
+    });
+    if (fits) kept.push_back(std::int32_t(pair));
+    for (const Document& of : answers) answers_cut_ += fits && of.end - of.first > seq_len_ + 1;
+  }
+  pairs_left_out_ += file.num_pairs() - std::ssize(kept);
+  require(!kept.empty(), Failure::input,
+          "{}: none of its {} pairs has room for an answer in a sequence of {} tokens "
+          "(model.seq_len)",
+          file.path().string(), file.num_pairs(), seq_len_);
+  windows_.push_back(2 * std::ssize(kept));
+  pairs_.push_back(std::make_shared<const std::vector<std::int32_t>>(std::move(kept)));
+}
+
 void Sampler::sample(std::int64_t index, const Window& window) const {
   const auto length = static_cast<std::size_t>(seq_len_);
   require(window.inputs.size() == length && window.targets.size() == length, Failure::bug,
@@ -182,7 +212,7 @@ void Sampler::sample(std::int64_t index, const Window& window) const {
           window.targets.size());
   const First first = first_token(index);
   std::vector<std::int32_t> tokens(length + 1);
-  first.file.read(first.token, tokens);
+  first.file.read(first.token, std::span(tokens).first(std::size_t(first.tokens)));
   std::copy_n(tokens.begin(), length, window.inputs.begin());
   std::fill_n(window.targets.begin(), length, -1);
   std::int64_t begin = 0;
@@ -232,14 +262,42 @@ std::vector<TokenFileIdentity> Sampler::identities() const {
   return all;
 }
 
-Sampler::First Sampler::first_token(std::int64_t index) const {
+Sampler::Place Sampler::place(std::int64_t index) const {
   require(index >= 0, Failure::bug, "sample {}", index);
-  const auto [file, sample] = mixture_ ? mixture_->place(index) : Mixture::Place{0, index};
-  const std::int64_t windows = windows_[file], within = sample % windows;
-  if (order_ == Order::sequential) return {files_[file], within * apart_};
-  const auto epoch = static_cast<std::uint64_t>(sample / windows);
+  if (by_number_) {
+    std::size_t file = 0;
+    std::int64_t window = index % num_windows_;
+    while (window >= windows_[file]) window -= windows_[file++];
+    return {file, window};
+  }
+  // What is put in an order: windows, or pairs of them.
+  const std::int64_t each = pairs() ? 2 : 1, number = index / each, rest = index % each;
+  const auto [file, sample] = mixture_ ? mixture_->place(number) : Mixture::Place{0, number};
+  const std::int64_t count = windows_[file] / each, within = sample % count;
+  if (order_ == Order::sequential) return {file, within * each + rest};
+  const auto epoch = static_cast<std::uint64_t>(sample / count);
   const std::uint64_t key = mix(mix(seed_ + golden_step) + epoch) + file;
-  return {files_[file], permute(within, windows, key) * apart_};
+  return {file, permute(within, count, key) * each + rest};
+}
+
+Sampler::First Sampler::first_token(std::int64_t index) const {
+  const auto [file, window] = place(index);
+  const std::int64_t most = seq_len_ + std::int64_t{1};
+  if (!pairs()) return {files_[file], window * apart_, most};
+  const std::int64_t pair = (*pairs_[file])[std::size_t(window / 2)];
+  const Document answer = files_[file].pair(pair)[std::size_t(window % 2)];
+  return {files_[file], answer.first, std::min(answer.end - answer.first, most), answer};
+}
+
+std::int64_t Sampler::window(std::int64_t index) const {
+  const auto [file, window] = place(index);
+  return std::accumulate(windows_.begin(), windows_.begin() + std::ptrdiff_t(file), window);
+}
+
+Sampler Sampler::by_number() const {
+  Sampler all = *this;
+  all.by_number_ = true;
+  return all;
 }
 
 Sampler sampler_of(std::span<const std::int32_t> tokens, int vocab_size,

@@ -75,7 +75,8 @@ void check(const Header& header, std::int64_t size, const std::string& name) {
           "{}: has a vocabulary of {}, expected 1 to {}", name, header.vocab_size, most);
   const auto room = std::uint64_t(size) - sizeof(Header);
   const bool ends = header.version >= 3;
-  require(header.zero == 0 && header.last_zero == 0 && ends == (header.documents > 0) &&
+  const bool in_pairs = header.version < pairs_version || header.documents % 2 == 0;
+  require(in_pairs && header.zero == 0 && header.last_zero == 0 && ends == (header.documents > 0) &&
               ((header.answers == 0 && header.version < 4) || header.answers == header.documents),
           Failure::input, "{}: has a damaged header", name);
   // Each count fits the file before it is multiplied.
@@ -102,7 +103,7 @@ std::shared_ptr<const DocumentTable> documents_of(const Header& header,
   return std::make_shared<DocumentTable>(
       std::int64_t(header.count), count, numbers_from(ends),
       header.answers > 0 ? numbers_from(answers) : DocumentTable::Read(), name,
-      header.version >= 4);
+      header.version == 4);
 }
 
 /// Finds the documents of a file by tokens that begin or end each of them.
@@ -201,6 +202,15 @@ TokenFile::TokenFile(const std::filesystem::path& path, DocumentMarks marks,
     vocab_size_ = found->second.vocab_size;
   }
   if (header && header->documents > 0) documents_ = documents_of(*header, file_, name);
+  has_pairs_ = header && header->version == pairs_version;
+}
+
+std::int64_t TokenFile::num_pairs() const { return has_pairs_ ? documents_->count() / 2 : 0; }
+
+std::array<Document, 2> TokenFile::pair(std::int64_t number) const {
+  require(number < num_pairs(), Failure::bug, "{}: pair {} of {}", path_.string(), number,
+          num_pairs());
+  return documents_->pair(number);
 }
 
 void TokenFile::read_through(const Header* header, DocumentMarks marks) {

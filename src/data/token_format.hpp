@@ -15,7 +15,8 @@ static_assert(std::endian::native == std::endian::little, "token files are read 
 
 constexpr int max_vocab_16_bits = 1 << 16;
 constexpr int max_vocab = std::numeric_limits<std::int32_t>::max();
-constexpr std::uint32_t newest_version = 4;
+constexpr std::uint32_t newest_version = 5;
+constexpr std::uint32_t pairs_version = 5;  ///< whose documents are pairs
 /// In the start of an answer: its document continues the one before.
 constexpr std::int64_t continues_mark = std::numeric_limits<std::int64_t>::min();
 
@@ -36,9 +37,10 @@ static_assert(sizeof(Header) == 64);
 
 /// A file has the oldest version that can hold what it says.
 inline Header header_for(std::int64_t count, int vocab_size, std::int64_t documents = 0,
-                         std::int64_t answers = 0, bool continued = false) {
+                         std::int64_t answers = 0, bool continued = false, bool pairs = false) {
   const bool wide = vocab_size > max_vocab_16_bits;
-  return {.version = continued       ? 4u
+  return {.version = pairs           ? pairs_version
+                     : continued     ? 4u
                      : documents > 0 ? 3u
                      : wide          ? 2u
                                      : 1u,

@@ -113,12 +113,15 @@ void TokenFileWriter::add_document(std::int64_t end, std::int64_t answer, bool c
   making_->any_continues = making_->any_continues || continues;
 }
 
-void TokenFileWriter::commit(bool with_answers) {
+void TokenFileWriter::commit(bool with_answers, bool pairs) {
   Making& made = *making_;
   const std::int64_t documents = made.ends.size();
-  with_answers = with_answers || made.any_continues;
+  pairs = pairs && documents > 0;
+  require(!pairs || (documents % 2 == 0 && !made.any_continues), Failure::bug,
+          "{}: pairs of {} documents", made.name, documents);
+  with_answers = with_answers || made.any_continues || pairs;
   Header header = header_for(made.count, made.vocab_size, documents, with_answers ? documents : 0,
-                             made.any_continues);
+                             made.any_continues, pairs);
   if (documents > 0) {
     const std::size_t over = made.piece.size() % Checksum::step;
     if (over > 0) made.piece.resize(made.piece.size() + Checksum::step - over);
@@ -133,7 +136,7 @@ void TokenFileWriter::commit(bool with_answers) {
 }
 
 void write_token_file(const std::filesystem::path& path, std::span<const std::int32_t> tokens,
-                      int vocab_size, const DocumentEnds& documents) {
+                      int vocab_size, const DocumentEnds& documents, bool pairs) {
   const bool answers = !documents.answers.empty();
   require(!answers || documents.answers.size() == documents.ends.size(), Failure::bug,
           "{}: {} documents with {} answers", path.string(), documents.ends.size(),
@@ -147,7 +150,7 @@ void write_token_file(const std::filesystem::path& path, std::span<const std::in
   for (std::size_t i = 0; i < documents.ends.size(); ++i)
     writer.add_document(documents.ends[i], answers ? documents.answers[i] : 0,
                         !continued.empty() && continued[i]);
-  writer.commit(answers);
+  writer.commit(answers, pairs);
 }
 
 }  // namespace brume::data
