@@ -46,6 +46,11 @@ class Writer {
   std::vector<Conversation> texts(const nlohmann::ordered_json& conversation,
                                   const std::string& where) const;
 
+  /// The text of a conversation whose messages from number `first` on are one answer.
+  /// @throws Error(input) also where the template writes the messages before otherwise without it
+  Conversation answer(const nlohmann::ordered_json& conversation, std::size_t first,
+                      const std::string& where) const;
+
   /// Replaces the text of a special token, for example "eos_token".
   void set_token(const char* name, const std::string& text) { tokens_[name] = text; }
   /// A text that differs where templates or special tokens do.

@@ -41,6 +41,7 @@ struct TokenDocument {
   bool begins = true;             ///< it does not go on with the document before it
   bool whole = false;             ///< a conversation, or a prompt and its completion: never cut
   bool follows = false;           ///< it is held out if the document before is
+  bool of_pair = false;           ///< a chosen answer, or the rejected one that follows it
   bool replaced = false;          ///< bytes of its text that are no UTF-8 became U+FFFD
 
   /// The turns of a conversation, or the one of another document.
@@ -51,7 +52,8 @@ struct TokenDocument {
 
 struct PackedText {
   std::int64_t documents = 0;
-  std::int64_t unanswered = 0;  ///< conversations and prompts without an answer, left out
+  std::int64_t unanswered = 0;  ///< conversations, prompts and pairs without an answer, left out
+  bool pairs = false;           ///< documents 2 i and 2 i + 1 are a pair of answers
   std::int64_t bytes = 0;
   std::int64_t learned_tokens = 0;
   std::int64_t train_tokens = 0;
@@ -84,7 +86,8 @@ chat::Writer conversation_writer(const std::filesystem::path& path,
 /// field, each line is a document; where it is a list of such objects, each entry. One that has a
 /// "prompt" and a "completion" instead stays whole, and the tokens of its prompt are not to be
 /// learned. A conversation becomes the text that its chat template makes of it, and only
-/// answers are to be learned. What gzip, zstd, bzip2 or xz compressed is decompressed. Both files
+/// answers are to be learned. A "chosen" and a "rejected" answer become two documents, which all
+/// lines must then do. What gzip, zstd, bzip2 or xz compressed is decompressed. Both files
 /// say where documents end; one of which a part is held out ends there too. Each document is
 /// tokenized as a whole; memory holds a few pieces of a few MiB a core.
 ///

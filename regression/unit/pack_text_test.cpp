@@ -658,6 +658,118 @@ TEST_F(PackText, LinesOfJsonAreDocuments) {
   EXPECT_TRUE(refused("{\"text\": \"a\"}\nno", "text").starts_with(", line 2:1:"));
 }
 
+/// Text of each document, with marks around what is to be learned.
+std::vector<std::string> marked_documents(const fs::path& path) {
+  const std::string text = text_of(path);
+  std::vector<std::string> all;
+  for (const data::Document& one : documents_of(path))
+    all.push_back(text.substr(std::size_t(one.first), std::size_t(one.answer - one.first)) + "[" +
+                  text.substr(std::size_t(one.answer), std::size_t(one.end - one.answer)) + "]");
+  return all;
+}
+
+constexpr const char* pair_template =
+    "{% for m in messages %}{{ m.role[0] }}:{{ m.content }};{% endfor %}"
+    "{% if add_generation_prompt %}a:{% endif %}";
+
+// Texts and messages, with a prompt or with one that both answers begin with.
+TEST_F(PackText, PairsBecomeTwoDocuments) {
+  const fs::path chat = put("chat.jinja", pair_template);
+  const auto packed = [&](const std::string& line) {
+    const PackedText all = pack_text({put("a.jsonl", line + "\n")}, directory_ / "out",
+                                     {.valid_ratio = 0.0, .chat_template = chat});
+    EXPECT_TRUE(all.pairs);
+    EXPECT_TRUE(data::TokenFile(all.train).has_pairs());
+    EXPECT_EQ(data::TokenFile(all.train).num_pairs(), 1);
+    return marked_documents(all.train);
+  };
+  using Texts = std::vector<std::string>;
+  EXPECT_EQ(packed(R"({"prompt": "2+2=", "chosen": "4", "rejected": "22", "score": 1})"),
+            Texts({"2+2=[4]", "2+2=[22]"}));
+  EXPECT_EQ(packed(R"({"chosen": "The sky is blue", "rejected": "The sky is green"})"),
+            Texts({"The sky is[ blue]", "The sky is[ green]"}));
+  EXPECT_EQ(packed(R"({"chosen": "ab", "rejected": "abc"})"), Texts({"a[b]", "a[bc]"}));
+  EXPECT_EQ(packed(R"({"prompt": "", "chosen": "x\u00e9", "rejected": "x\u00e8"})"),
+            Texts({"[x\xc3\xa9]", "[x\xc3\xa8]"}));
+  EXPECT_EQ(packed(R"({"chosen": "x\u00e9", "rejected": "x\u00e8"})"),
+            Texts({"x[\xc3\xa9]", "x[\xc3\xa8]"}));
+  const Texts talked{"u:hi;a:[yes;]", "u:hi;a:[no;]"};
+  const auto says = [](const char* role, const char* content) {
+    return fmt::format(R"({{"role": "{}", "content": "{}"}})", role, content);
+  };
+  const std::string hi = says("user", "hi"), yes = says("assistant", "yes"),
+                    no = says("assistant", "no");
+  EXPECT_EQ(
+      packed(fmt::format(R"({{"prompt": [{}], "chosen": [{}], "rejected": [{}]}})", hi, yes, no)),
+      talked);
+  EXPECT_EQ(packed(fmt::format(R"({{"chosen": [{0}, {1}], "rejected": [{0}, {2}]}})", hi, yes, no)),
+            talked);
+  EXPECT_EQ(packed(fmt::format(R"({{"prompt": "hi", "messages": [{0}, {1}], )"
+                               R"("chosen": [{0}, {1}], "rejected": [{0}, {2}]}})",
+                               hi, yes, no)),
+            talked);
+  EXPECT_EQ(packed(fmt::format(R"({{"system": "be", "prompt": [{}], "chosen": [{}], )"
+                               R"("rejected": [{}, {}, {}]}})",
+                               hi, yes, no, hi, yes)),
+            Texts({"s:be;u:hi;a:[yes;]", "s:be;u:hi;a:[no;u:hi;a:yes;]"}));
+}
+
+TEST_F(PackText, PairsStayTogether) {
+  std::string lines;
+  for (const char c : std::string("pqrst"))
+    lines +=
+        fmt::format("{{\"prompt\": \"{0}\", \"chosen\": \"{0}{0}\", \"rejected\": \"x\"}}\n", c);
+  lines += "{\"prompt\": \"y\", \"chosen\": \"\", \"rejected\": \"x\"}\n";
+  const PackedText packed = pack_text({put("a.jsonl", lines)}, directory_ / "out",
+                                      {.valid_ratio = 0.4, .block_tokens = 2});
+  EXPECT_EQ(packed.documents, 10);
+  EXPECT_EQ(packed.unanswered, 1);
+  EXPECT_EQ(data::TokenFile(packed.train).num_pairs() + data::TokenFile(packed.valid).num_pairs(),
+            5);
+  for (const fs::path& file : {packed.train, packed.valid}) {
+    const std::vector<std::string> all = marked_documents(file);
+    ASSERT_FALSE(all.empty());
+    for (std::size_t i = 0; i < all.size(); i += 2) {
+      EXPECT_EQ(all[i].front(), all[i + 1].front());
+      EXPECT_EQ(all[i + 1].substr(1), "[x]");
+    }
+  }
+}
+
+TEST_F(PackText, DamagedPairsAreRefused) {
+  const fs::path chat = put("chat.jinja", pair_template);
+  const std::string good = R"({"prompt": "a", "chosen": "b", "rejected": "c"})";
+  const auto refused = [&](const std::string& line) {
+    const fs::path path = put("b.jsonl", good + "\n" + line + "\n");
+    return test::refusal([&] { pack_text({path}, directory_ / "out", {.chat_template = chat}); });
+  };
+  const char* const together = "line 2: 'chosen' and 'rejected' must be there together";
+  for (const char* line :
+       {R"({"prompt": "a", "chosen": "b"})", R"({"prompt": "a", "rejected": "b"})",
+        R"({"prompt": "a", "chosen": "b", "rejected": 1})",
+        R"({"chosen": "b", "rejected": [{"role": "user", "content": "b"}]})",
+        R"({"chosen": [{"content": "b"}], "rejected": [{"content": "b"}]})",
+        R"({"chosen": [], "rejected": []})", R"({"chosen": null, "rejected": "c"})"})
+    EXPECT_NE(refused(line).find(together), std::string::npos) << line << "\n" << refused(line);
+  EXPECT_NE(refused(R"({"prompt": 1, "chosen": "b", "rejected": "c"})")
+                .find("line 2: 'prompt' must be a text"),
+            std::string::npos);
+  const char* const one = R"([{"role": "assistant", "content": "b"}])";
+  EXPECT_NE(refused(fmt::format(R"({{"chosen": {0}, "rejected": {0}}})", one))
+                .find("line 2: 'chosen' and 'rejected' must begin with the same messages"),
+            std::string::npos);
+  EXPECT_NE(refused(R"({"prompt": [{"role": "user", "content": "a"}, 7], "chosen": )" +
+                    std::string(one) + R"(, "rejected": )" + one + "}")
+                .find("line 2: each message must be an object"),
+            std::string::npos);
+  EXPECT_NE(refused(good.substr(0, 20)).find("line 2:1:"), std::string::npos);
+  EXPECT_NE(
+      refused(R"({"prompt": "a", "completion": "b"})").find("pack pairs and other text apart"),
+      std::string::npos);
+  EXPECT_NE(test::refusal([&] { read_documents(put("c.jsonl", good), {}); }).find("holds pairs"),
+            std::string::npos);
+}
+
 TEST_F(PackText, AnEndThatIsNoTokenIsRefused) {
   const std::vector<fs::path> files = {put("a", "text")};
   EXPECT_THROW(pack_text(files, directory_ / "out", {.tokenizer = gpt2, .end = "</s>"}), Error);

@@ -57,10 +57,16 @@ void show_documents(const std::filesystem::path& path, const ImportOptions& opti
   int shown = 0;
   constexpr std::int64_t longest_tokens = 1 << 16;
   for (const data::Document& part :
-       file.documents(0, std::min(file.size(), options.show * longest_tokens))) {
-    if (!part.continues && ++shown > options.show) break;
+       file.documents(0, std::min(file.size(), 2 * options.show * longest_tokens))) {
+    const int each = file.has_pairs() ? 2 : 1;
+    if (!part.continues && ++shown > options.show * each) break;
     if (!part.continues) document = part.first;
-    if (!part.continues) fmt::print("{}--- document {}\n", shown > 1 ? "\n" : "", shown);
+    const char* const gap = shown > 1 ? "\n" : "";
+    if (file.has_pairs())
+      fmt::print("{}--- pair {}, {}\n", gap, (shown + 1) / 2,
+                 shown % 2 == 1 ? "chosen" : "rejected");
+    else if (!part.continues)
+      fmt::print("{}--- document {}\n", gap, shown);
     const std::int64_t end = std::min(part.end, part.first + longest_tokens);
     const std::int64_t answer = std::min(part.answer, end);
     fmt::print("{}", text_of(document, part.first, answer));
@@ -87,14 +93,15 @@ int import_tokens(const ImportOptions& options) {
   };
   const interop::PackedText packed = interop::pack_text(files, folder, how);
   const std::int64_t tokens = packed.train_tokens + packed.valid_tokens;
-  log::info("packed {}, {} bytes, {:.2f} bytes a token: {} tokens into {} and {} held out into {}",
-            counted(packed.documents, "document"), packed.bytes,
-            double(packed.bytes) / double(tokens), packed.train_tokens, packed.train.string(),
-            packed.valid_tokens, packed.valid.string());
+  log::info(
+      "packed {}, {} bytes, {:.2f} bytes a token: {} tokens into {} and {} held out into {}",
+      packed.pairs ? counted(packed.documents / 2, "pair") : counted(packed.documents, "document"),
+      packed.bytes, double(packed.bytes) / double(tokens), packed.train_tokens,
+      packed.train.string(), packed.valid_tokens, packed.valid.string());
   if (packed.learned_tokens < tokens)
     log::info("{} of these tokens are to be learned; the others are given", packed.learned_tokens);
   if (packed.unanswered > 0)
-    log::warn("left out conversations and prompts without an answer: {}", packed.unanswered);
+    log::warn("left out conversations, prompts and pairs without an answer: {}", packed.unanswered);
   say_kinds(packed, how);
   if (how.valid_ratio > 0.0 && packed.valid_tokens == 0)
     log::warn("nothing is held out: the text is too short for a share of {} in blocks of {} tokens",

@@ -183,6 +183,21 @@ std::string Writer::prompt(const ordered_json& conversation, const std::string& 
   return render(conversation, messages_of(conversation, where).size(), true, where).text;
 }
 
+Conversation Writer::answer(const ordered_json& conversation, std::size_t first,
+                            const std::string& where) const {
+  const std::size_t count = messages_of(conversation, where).size();
+  const std::string before = render(conversation, first, true, where).text;
+  std::string text = render(conversation, count, false, where).text;
+  const Span span{common_prefix(before, text), text.size()};
+  require(span.begin == before.size() ||
+              span.begin >= render(conversation, first, false, where).text.size(),
+          Failure::input,
+          "{}: the template writes the prompt otherwise when an answer follows it: name another "
+          "template by --chat-template",
+          where);
+  return {std::move(text), {span}};
+}
+
 /// The answers to be learned, of all that `generation` blocks mark.
 std::vector<Span> Writer::learned(const ordered_json& conversation,
                                   const std::vector<Span>& generated,

@@ -142,4 +142,73 @@ ordered_json as_messages(ordered_json line, const std::string& where) {
   return line;
 }
 
+bool is_pair(const ordered_json& line) {
+  const auto both = [&](const auto& has) { return has("chosen") && has("rejected"); };
+  return both([&](const char* field) { return text_in(line, field) != nullptr; }) ||
+         both([&](const char* field) { return has_messages(line, field, "role"); });
+}
+
+namespace {
+
+/// A pair of texts without a prompt: what both begin with, a last space excepted, is the prompt.
+void split_prompt(AnswerPair& pair) {
+  std::size_t most = std::min(pair.chosen.size(), pair.rejected.size());
+  most -= most > 0 ? 1 : 0;
+  std::size_t end = 0;
+  while (end < most && pair.chosen[end] == pair.rejected[end]) ++end;
+  while (end > 0 && (pair.chosen[end] & 0xc0) == 0x80) --end;
+  if (end > 0 && pair.chosen[end - 1] == ' ') --end;
+  pair.prompt = pair.chosen.substr(0, end);
+  pair.chosen.erase(0, end);
+  pair.rejected.erase(0, end);
+}
+
+/// Messages that both conversations begin with; an answer is left of each.
+ordered_json common_messages(const ordered_json& chosen, const ordered_json& rejected) {
+  ordered_json common = ordered_json::array();
+  for (std::size_t i = 0; i + 1 < std::min(chosen.size(), rejected.size()); ++i) {
+    if (chosen[i] != rejected[i]) break;
+    common.push_back(chosen[i]);
+  }
+  return common;
+}
+
+}  // namespace
+
+AnswerPair as_pair(const ordered_json& line, const std::string& where) {
+  AnswerPair pair;
+  const std::string* const prompt = text_in(line, "prompt");
+  if (const std::string* const chosen = text_in(line, "chosen")) {
+    const auto found = line.find("prompt");
+    require(prompt || found == line.end() || found->is_null(), Failure::input,
+            "{}: 'prompt' must be a text, as 'chosen' and 'rejected' are", where);
+    pair.chosen = *chosen, pair.rejected = *text_in(line, "rejected");
+    if (prompt)
+      pair.prompt = *prompt;
+    else
+      split_prompt(pair);
+    return pair;
+  }
+  // Some data sets repeat the last question as a text.
+  const ordered_json &chosen = line["chosen"], &rejected = line["rejected"];
+  const bool given = has_messages(line, "prompt", "role");
+  const ordered_json before = given ? line["prompt"] : common_messages(chosen, rejected);
+  require(!before.empty(), Failure::input,
+          "{}: 'chosen' and 'rejected' must begin with the same messages, or 'prompt' must be a "
+          "list of messages",
+          where);
+  const auto whole = [&](const ordered_json& answer) {
+    ordered_json messages = before;
+    for (std::size_t i = given ? 0 : before.size(); i < answer.size(); ++i)
+      messages.push_back(answer[i]);
+    ordered_json made = line;
+    made["messages"] = std::move(messages);
+    return as_messages(std::move(made), where);
+  };
+  pair.chosen_line = whole(chosen), pair.rejected_line = whole(rejected);
+  const std::size_t answer = chosen.size() - (given ? 0 : before.size());
+  pair.given = pair.chosen_line["messages"].size() - answer;
+  return pair;
+}
+
 }  // namespace brume::interop

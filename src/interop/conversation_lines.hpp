@@ -26,4 +26,22 @@ bool is_conversation(const ordered_json& line);
 /// @throws Error(input) for a part that is malformed, or a speaker that is not known
 ordered_json as_messages(ordered_json line, const std::string& where);
 
+/// Whether a line is a pair of answers, as TRL's DPOTrainer reads them:
+///
+///   {"prompt": text, "chosen": text, "rejected": text}
+///   {"prompt": [messages], "chosen": [messages], "rejected": [messages]}
+///   {"chosen", "rejected"}    as above; what both begin with is the prompt
+bool is_pair(const ordered_json& line);
+
+/// A pair of answers. Of conversations, a line in the form of as_messages() for each answer, whose
+/// first `given` messages are the prompt; `given` is 0 of texts.
+struct AnswerPair {
+  std::string prompt = {}, chosen = {}, rejected = {};
+  ordered_json chosen_line = {}, rejected_line = {};
+  std::size_t given = 0;
+};
+
+/// @throws Error(input) for a part that is malformed, or a prompt or an answer without messages
+AnswerPair as_pair(const ordered_json& line, const std::string& where);
+
 }  // namespace brume::interop

@@ -43,8 +43,9 @@ Encoder::Encoder(const PackOptions& options)
 
 bool Encoder::takes(std::string_view line, bool any_object) const try {
   const ordered_json object = deck::parse_ordered_json(line, "");
-  return object.is_object() && (any_object || text_in(object, field_) || is_conversation(object) ||
-                                (text_in(object, "prompt") && text_in(object, "completion")));
+  return object.is_object() &&
+         (any_object || text_in(object, field_) || is_conversation(object) || is_pair(object) ||
+          (text_in(object, "prompt") && text_in(object, "completion")));
 } catch (const Error&) {
   return false;
 }
@@ -118,19 +119,13 @@ void Encoder::line(std::string_view line, const std::string& where,
   ordered_json object = deck::parse_ordered_json(line, where);
   const std::string* const whole = text_in(object, field_);
   const bool converses = is_conversation(object);
+  if (is_pair(object) && !(whole && options_.field)) return pair(object, where, documents);
   if (whole && (options_.field || !converses)) return documents.push_back(document("", *whole));
   if (converses) {
-    try {
-      if (!chat_)
-        chat_.emplace(conversation_writer(options_.tokenizer, tokenizer_ ? &*tokenizer_ : nullptr,
-                                          options_.chat_template, options_.begin, options_.end));
-    } catch (const Error& error) {
-      throw Error(error.failure(), "{}: is a conversation. {}{}", where, error.what(),
-                  whole ? fmt::format(" Or name the field with its text: --field {}", field_) : "");
-    }
+    chat::Writer& writer = this->writer(where, whole != nullptr);
     bool follows = false;
     for (const chat::Conversation& one :
-         chat_->texts(as_messages(std::move(object), where), where)) {
+         writer.texts(as_messages(std::move(object), where), where)) {
       documents.push_back(conversation(one));
       documents.back().follows = std::exchange(follows, true);
     }
@@ -140,6 +135,10 @@ void Encoder::line(std::string_view line, const std::string& where,
        {std::pair("messages", "a 'role'"), std::pair("conversations", "a 'role', or a 'from'")})
     require(!object.contains(field) || object[field].is_null(), Failure::input,
             "{}: '{}' must be a list of messages, each with {}", where, field, first);
+  require(!object.contains("chosen") && !object.contains("rejected"), Failure::input,
+          "{}: 'chosen' and 'rejected' must be there together, both as texts or both as lists of "
+          "messages, each with a 'role'",
+          where);
   const std::string* const prompt = text_in(object, "prompt");
   const std::string* const completion = text_in(object, "completion");
   require(prompt && completion, Failure::input,
@@ -148,6 +147,42 @@ void Encoder::line(std::string_view line, const std::string& where,
           where, field_);
   documents.push_back(document(*prompt, *completion));
   documents.back().whole = true;
+}
+
+chat::Writer& Encoder::writer(const std::string& where, bool has_text) {
+  try {
+    if (!chat_)
+      chat_.emplace(conversation_writer(options_.tokenizer, tokenizer_ ? &*tokenizer_ : nullptr,
+                                        options_.chat_template, options_.begin, options_.end));
+  } catch (const Error& error) {
+    throw Error(
+        error.failure(), "{}: is a conversation. {}{}", where, error.what(),
+        has_text ? fmt::format(" Or name the field with its text: --field {}", field_) : "");
+  }
+  return *chat_;
+}
+
+/// Two documents, or one that says that an answer is missing.
+void Encoder::pair(const ordered_json& object, const std::string& where,
+                   std::vector<TokenDocument>& documents) {
+  const AnswerPair pair = as_pair(object, where);
+  const auto answer = [&](const std::string& text, const ordered_json& line) {
+    if (pair.given == 0) return document(pair.prompt, text);
+    TokenDocument made = conversation(writer(where, false).answer(line, pair.given, where));
+    made.tokens.resize(std::size_t(made.turns.empty() ? 0 : made.turns.front().end));
+    made.turns.clear();
+    return made;
+  };
+  std::vector<TokenDocument> both{answer(pair.chosen, pair.chosen_line),
+                                  answer(pair.rejected, pair.rejected_line)};
+  const bool whole = std::ranges::all_of(
+      both, [](const TokenDocument& one) { return one.answer_bytes > 0 && one.learned() > 0; });
+  if (!whole) return documents.push_back({.whole = true});
+  for (TokenDocument& one : both) {
+    one.whole = one.of_pair = true;
+    one.follows = &one != &both.front();
+    documents.push_back(std::move(one));
+  }
 }
 
 TokenDocument Encoder::conversation(const chat::Conversation& conversation) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "chat/conversation.hpp"
+#include "conversation_lines.hpp"
 #include "interop/tokens.hpp"
 #include "tokenizer/tokenizer.hpp"
 
@@ -55,6 +56,9 @@ class Encoder {
   TokenDocument document(std::string_view prompt, std::string_view text);
   /// Appends the documents of a line.
   void line(std::string_view line, const std::string& where, std::vector<TokenDocument>& documents);
+  void pair(const ordered_json& object, const std::string& where,
+            std::vector<TokenDocument>& documents);
+  chat::Writer& writer(const std::string& where, bool has_text);
   TokenDocument conversation(const chat::Conversation& conversation);
   /// @return tokens of the prompt
   std::int64_t append(std::string_view prompt, std::string_view text,

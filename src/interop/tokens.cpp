@@ -43,9 +43,9 @@ class Stream {
 
   std::int64_t size() const { return file_.size(); }
 
-  void commit(bool any_given) {
+  void commit(bool any_given, bool pairs) {
     end_document();
-    file_.commit(any_given);
+    file_.commit(any_given, pairs);
   }
 
  private:
@@ -266,6 +266,11 @@ PackedText pack_text(const std::vector<fs::path>& files, const fs::path& directo
       for (const TokenDocument& document : part->documents) {
         packed.unanswered += document.whole && document.answer_bytes == 0 ? 1 : 0;
         if (document.answer_bytes == 0) continue;
+        require(packed.documents == 0 || packed.pairs == document.of_pair, Failure::input,
+                "{}: {} pairs of a chosen and a rejected answer, unlike the text before: pack "
+                "pairs and other text apart",
+                part->piece.path.string(), document.of_pair ? "holds" : "holds more than");
+        packed.pairs = document.of_pair;
         dealer.add(document);
         packed.documents += document.begins;
         packed.bytes += document.bytes;
@@ -286,8 +291,8 @@ PackedText pack_text(const std::vector<fs::path>& files, const fs::path& directo
   require(!options.field || reader.any_lines(), Failure::input,
           "--field {}: no file has lines of JSON with a text in that field",
           options.field.value_or(""));
-  dealer.train.commit(dealer.any_given);
-  dealer.valid.commit(dealer.any_given);
+  dealer.train.commit(dealer.any_given, packed.pairs);
+  dealer.valid.commit(dealer.any_given, packed.pairs);
   return packed;
 }
 
@@ -297,6 +302,9 @@ std::vector<TokenDocument> read_documents(const fs::path& file, const PackOption
   std::vector<TokenDocument> documents;
   while (const std::optional<TextPiece> piece = reader.next(encoder))
     for (TokenDocument& document : encoder.encode(*piece)) {
+      require(!document.of_pair, Failure::input,
+              "{}: holds pairs of a chosen and a rejected answer: write a 'completion' a line",
+              file.string());
       if (document.begins) {
         documents.push_back(std::move(document));
         continue;
