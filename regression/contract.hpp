@@ -20,6 +20,7 @@
 #include "data/sampler.hpp"
 #include "data/token_writer.hpp"
 #include "engine/engine.hpp"
+#include "own_folder.hpp"
 #include "random_plan.hpp"
 #include "trials.hpp"
 
@@ -63,6 +64,43 @@ class TokenFixture {
   std::filesystem::path path_;
 };
 
+/// A file of pairs, removed at the end: what follows a prompt goes on with its cycle where it is
+/// chosen, and is random where it is rejected. Some answers are longer than any sequence here.
+class PairFixture {
+ public:
+  explicit PairFixture(int vocab_size) : path_(folder_ / "pairs.tok") {
+    constexpr int pairs = 60;
+    std::mt19937 random(3);
+    std::vector<std::int32_t> values;
+    data::DocumentEnds documents;
+    const auto put = [&](bool cycles) {
+      const auto cycle = std::int32_t((values.back() + 1u) % 9u);
+      values.push_back(cycles ? cycle : std::int32_t(random() % unsigned(vocab_size)));
+    };
+    for (int pair = 0; pair < pairs; ++pair) {
+      const std::size_t given = 1 + random() % 6;
+      const auto first = std::int32_t(random() % 9);
+      for (const bool chosen : {true, false}) {
+        const std::size_t begin = values.size(), length = 1 + random() % (pair % 8 == 0 ? 60 : 6);
+        values.push_back(first);
+        while (values.size() < begin + given) put(true);
+        documents.answers.push_back(std::ssize(values));
+        while (values.size() < begin + given + length) put(chosen);
+        documents.ends.push_back(std::ssize(values));
+      }
+    }
+    data::write_token_file(path_, values, vocab_size, documents, true);
+  }
+  const std::filesystem::path& path() const { return path_; }
+  data::Sampler sampler(int seq_len, bool isolated = false) const {
+    return data::Sampler(data::TokenFile(path_), data::Order::shuffled, 11, seq_len, isolated);
+  }
+
+ private:
+  OwnFolder folder_;
+  std::filesystem::path path_;
+};
+
 /// Large steps from the first on, so that a wrong gradient shows at once.
 inline engine::Settings contract_settings(int steps) {
   engine::Settings settings;
@@ -84,7 +122,21 @@ struct Trained {
 
 inline Trained train(engine::Engine& engine, const engine::Settings& settings, int global_batch,
                      const data::Sampler& data) {
-  const auto validate = [&] { return engine.evaluate(data, 100, global_batch + 1); };
+  const std::int64_t count = data.pairs() ? global_batch + 2 : global_batch + 1;
+  std::vector<double> reference;
+  if (data.pairs()) {
+    reference = engine.log_probabilities(data.by_number(), 0, data.num_windows());
+    engine.set_reference(reference);
+  }
+  const auto validate = [&] {
+    if (!data.pairs()) return engine.evaluate(data, 100, count);
+    const std::vector<double> policy = engine.log_probabilities(data, 100, count);
+    std::vector<engine::SequenceScore> scores;
+    for (std::int64_t i = 0; i < count; ++i)
+      scores.push_back({policy[std::size_t(i)], reference[std::size_t(data.window(100 + i))],
+                        data.num_targets(100 + i, 1)});
+    return engine::prefer(settings.preference, scores).loss;
+  };
   Trained trained;
   trained.untrained = validate();
   for (std::int64_t step = 0; step < settings.steps; ++step) {

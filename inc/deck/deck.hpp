@@ -47,6 +47,13 @@ struct AdapterKeys {
   std::vector<AdapterGroupKeys> groups = {};
 };
 
+/// Training on pairs of answers, of which one is preferred.
+struct PreferenceKeys {
+  double beta = 0.0;             ///< 0: no training on pairs
+  std::string loss = "sigmoid";  ///< sigmoid | ipo
+  double label_smoothing = 0.0;  ///< sigmoid only
+};
+
 struct ModelKeys {
   std::string config;        ///< config.json of a Hugging Face model; the keys given beside it win
   std::string config_place;  ///< not a key itself: where `config` got its value
@@ -92,6 +99,7 @@ struct ModelKeys {
   std::string optimizer = "adamw";              ///< not a key itself: training.optimizer.name
   std::string moments = "fp32";                 ///< ... training.optimizer.moments
   AdapterKeys adapter = {};                     ///< not a key itself: training.adapter
+  bool pairs = false;                           ///< ... training.preference.beta is above 0
   std::vector<std::string> given;               ///< not a key itself: those the deck gave a value
 };
 
@@ -130,6 +138,7 @@ struct TrainingKeys {
   double silence_limit_s = 30.0;      ///< longest time without a heartbeat or a finished task
   OptimizerKeys optimizer;
   AdapterKeys adapter;
+  PreferenceKeys preference = {};
 };
 
 struct DataKeys {

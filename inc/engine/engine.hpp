@@ -18,6 +18,7 @@
 #include "data/sampler.hpp"
 #include "device/scratch_file.hpp"
 #include "engine/loss_scaling.hpp"
+#include "engine/preference.hpp"
 #include "kernels/optimizers.hpp"
 #include "model/model.hpp"
 #include "plan/plan.hpp"
@@ -78,6 +79,7 @@ UpdateRule update_rule(const Optimizer& optimizer, const model::Parameter& param
 struct Settings {
   std::int64_t steps = 1;  ///< length of the whole training, for the learning rate
   Optimizer optimizer;
+  Preference preference{};  ///< constants of losses of pairs
   double loss_scale = 0.0;  ///< a power of two; 0: LossScaling's in fp16, 1 else
   std::uint64_t seed = 1;
   int threads = 1;      ///< cores this rank computes with
@@ -120,7 +122,8 @@ double learning_rate(const Optimizer& optimizer, std::int64_t step, std::int64_t
 /// Result of a step. Times are this rank's; loss and norm are the same on all ranks.
 struct StepMetrics {
   std::int64_t step = 0;   ///< counted from 0
-  double loss = 0.0;       ///< mean over the target tokens of the global batch, before the update
+  double loss = 0.0;       ///< mean over the target tokens of the global batch, before the update;
+                           ///< of pairs, PreferenceResult's
   double grad_norm = 0.0;  ///< norm before clipping
   double lr = 0.0;
   double loss_scale = 1.0;       ///< S of this step, already taken out of loss and norm
@@ -130,6 +133,8 @@ struct StepMetrics {
   bool left_out = false;         ///< ... the batch was bad before, so this time nothing ran
   double iteration_s = 0.0;      ///< its tasks; in a training from one step's end to the next's
   double data_s = 0.0;           ///< wait for its batch
+  double accuracy = -1.0;        ///< PreferenceResult's; -1: no pairs
+  double margin = 0.0;           ///< the same
   double load_factor = 0.0;      ///< load_factor() of the experts; 0: not known here
   double expert_rounds = 0.0;    ///< ExpertLoads::mean_rounds()
   std::array<double, schedule::num_channels> busy_s{};  ///< each channel at work
@@ -208,7 +213,7 @@ std::vector<Slab> slabs_of(const schedule::Program& program, const plan::Plan& p
 class Engine {
  public:
   /// Makes communicators, takes memory, sets initial weights. Collective over `world`, which must
-  /// live as long as the engine and is used for aborting only.
+  /// live as long as the engine and is used for aborting, and in steps on pairs.
   ///
   /// @throws Error(resource) when memory cannot be had
   Engine(const plan::Plan& plan, const model::Config& model, const Settings& settings,
@@ -219,18 +224,30 @@ class Engine {
   /// A step whose loss or norm is not finite has no update: weights and moments stay as they are.
   /// S of a dynamic LossScaling falls, if it can, when only the norm is not finite.
   /// The next batch is read meanwhile: `data` must outlive the engine.
+  ///
+  /// If samples are pairs, an evaluation of the same batch gives the log-probability of each
+  /// answer. The loss is then linear in these: each token's counts as much as prefer() says of its
+  /// sequence.
   StepMetrics step(const data::Sampler& data);
 
   /// Applies the update that is still to come, so that weights are final. Collective.
   void flush();
 
   /// Mean loss over `sequences` samples from sample `first` on, NaN where nothing of them is to be
-  /// learned; flushes first. Collective.
+  /// learned; flushes first. Not of pairs. Collective.
   double evaluate(const data::Sampler& data, std::int64_t first, std::int64_t sequences);
 
   /// Results of this rank's own sequences in a batch of samples from `first` on; one per sequence
   /// if the plan gives it one. Flushes first. Collective.
   OwnLoss evaluate_own(const data::Sampler& data, std::int64_t first);
+
+  /// The sum over target tokens of log-probabilities [nats] of each of `count` samples from sample
+  /// `first` on, of pairs only; flushes first. The same on all ranks. Collective.
+  std::vector<double> log_probabilities(const data::Sampler& data, std::int64_t first,
+                                        std::int64_t count);
+
+  /// Gives log-probabilities by the initial weights to steps on pairs, by Sampler::window.
+  void set_reference(std::vector<double> log_probabilities);
 
   Progress progress() const;
   std::int64_t steps_done() const;  ///< any thread

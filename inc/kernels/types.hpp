@@ -45,6 +45,13 @@ MatrixOf<Storage> columns(const MatrixOf<Storage>& matrix, int first, int count)
                            matrix.stride(0));
 }
 
+/// Rows [first, first + count) of a matrix.
+template <class Storage = float>
+MatrixOf<Storage> rows(const MatrixOf<Storage>& matrix, int first, int count) {
+  return MatrixOf<Storage>(matrix.data() + std::int64_t(first) * std::int64_t(matrix.stride(0)),
+                           std::size_t(count), matrix.extent(1), matrix.stride(0));
+}
+
 /// One rank's part of a vocabulary that is cut over ranks: rows of a table, columns of logits.
 struct VocabularyPart {
   int first = 0;  ///< token of the first row or column

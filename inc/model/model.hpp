@@ -121,6 +121,7 @@ struct Config {
   double logits_cap = 0.0;         ///< the same of logits
   double init_std = 0.02;
   bool isolated = false;        ///< a token sees its document only, and positions begin with it
+  bool pairs = false;           ///< samples are pairs of answers, each with a loss of its own
   double document_share = 1.0;  ///< pairs of a query and a key before it in one document, of all
   int frozen_blocks = 0;        ///< number of first blocks() without gradient, state or backward
   /// Parameters of other blocks, in rising order, without gradient and state of their own.

@@ -121,7 +121,8 @@ enum class Role : std::uint8_t {
   cache,      ///< a layer's key cache, in generation
   sequences,  ///< sequence of each token, in generation
   tables,     ///< blocks of each sequence in the key cache
-  loss,       ///< this rank's part of {loss, misses} so far, doubles
+  loss,       ///< this rank's part of {loss, misses} so far, doubles; of pairs, then that of each
+              ///< of its sequences [microbatch, sequence]
   totals,     ///< {loss, squared gradient norm} of the iteration, doubles
   source,
   destination,

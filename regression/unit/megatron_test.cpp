@@ -233,6 +233,7 @@ TEST_F(Megatron, RefusesWhatItHasNothingLike) {
   const auto stage = [&]() -> plan::Stage& { return plan.stages[0]; };
   refused([&] { deck.training.optimizer.name = "sgd"; }, "\"sgd\"");
   refused([&] { deck.training.adapter.rank = 8; }, "training.adapter");
+  refused([&] { deck.training.preference.beta = 0.1; }, "training.preference");
   refused([&] { stage().weight_offload_ratio = 0.5; }, "weight_offload_ratio");
   refused([&] { stage().grad_offload_ratio = 0.5; }, "grad_offload_ratio");
   refused([&] { stage().act_offload_ratio = 0.5; }, "act_offload_ratio");

@@ -153,6 +153,7 @@ TEST_F(TorchTitan, RefusesWhatItHasNothingLike) {
   refused([&] { deck.training.optimizer.schedule = "wsd"; }, "wsd");
   refused([&] { deck.training.optimizer.name = "sgd"; }, "\"sgd\"");
   refused([&] { deck.training.adapter.rank = 8; }, "training.adapter");
+  refused([&] { deck.training.preference.beta = 0.1; }, "training.preference");
   stage.weight_offload_ratio = stage.grad_offload_ratio = stage.optim_offload_ratio = 1.0;
   EXPECT_TRUE(says(".enable_cpu_offload = True\n"));
   EXPECT_TRUE(says(".disable_cuda_graphs = True\n"));

@@ -238,7 +238,7 @@ const Schema<DataKeys>& data_schema() {
         .key("files", &DataKeys::files,
              {.help = "token files for training instead of train, whose samples are mixed"})
         .key("mixture", &DataKeys::weights,
-             {.help = "mixture weights of files, relative; []: by number of tokens",
+             {.help = "mixture weights of files, relative; []: by number of tokens, or of pairs",
               .min = 1e-6,
               .max = 1e12,
               .aliases = {"weights"}})
@@ -521,6 +521,7 @@ Deck resolved(Deck deck, const Document& document) {
   check(data.weights.empty() || data.weights.size() == data.files.size(), "data.mixture",
         fmt::format("must be one a file, found {} for {}", data.weights.size(), data.files.size()));
   model.isolated = data.documents == "isolate";
+  model.pairs = deck.training.preference.beta > 0.0;
   model.groups = deck.training.optimizer.groups;
   model.optimizer = deck.training.optimizer.name;
   model.moments = deck.training.optimizer.moments;

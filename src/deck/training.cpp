@@ -134,6 +134,25 @@ const Schema<AdapterKeys>& adapter_schema() {
   return schema;
 }
 
+const Schema<PreferenceKeys>& preference_schema() {
+  static const auto schema = [] {
+    return Schema<PreferenceKeys>()
+        .key("beta", &PreferenceKeys::beta,
+             {.help = "factor of log-probability ratios; a larger one stays closer to the initial "
+                      "weights; usually 0.1; 0: no training on pairs",
+              .min = 0,
+              .max = 1e6})
+        .key("loss", &PreferenceKeys::loss,
+             {.help = "loss of a pair: sigmoid is DPO's, ipo a square of ratios per token",
+              .choices = {"sigmoid", "ipo"}})
+        .key("label_smoothing", &PreferenceKeys::label_smoothing,
+             {.help = "sigmoid: probability that a pair is labelled the wrong way round, below 0.5",
+              .min = 0,
+              .max = 0.5});
+  }();
+  return schema;
+}
+
 }  // namespace
 
 const Schema<TrainingKeys>& training_schema() {
@@ -189,7 +208,9 @@ const Schema<TrainingKeys>& training_schema() {
               .aliases = {"silence_limit_s"}})
         .table("optimizer", &TrainingKeys::optimizer, optimizer_schema(), "Optimizer")
         .table("adapter", &TrainingKeys::adapter, adapter_schema(),
-               "Low-rank adapter (LoRA): trained terms of linear layers; other weights are frozen");
+               "Low-rank adapter (LoRA): trained terms of linear layers; other weights are frozen")
+        .table("preference", &TrainingKeys::preference, preference_schema(),
+               "Preference tuning (DPO): training on pairs of a chosen and a rejected answer");
   }();
   return schema;
 }
@@ -228,6 +249,19 @@ void check_training(const TrainingKeys& training, const Checker& check) {
   is_muons(optimizer.momentum != usual.momentum, "training.optimizer.momentum");
   is_muons(optimizer.nesterov != usual.nesterov, "training.optimizer.nesterov");
   is_muons(optimizer.matrix_scale != usual.matrix_scale, "training.optimizer.matrix_scale");
+  const PreferenceKeys& preference = training.preference;
+  check(preference.beta > 0.0 ||
+            (preference.loss == PreferenceKeys{}.loss && preference.label_smoothing == 0.0),
+        "training.preference.beta", "must be above 0 to train on pairs, usually 0.1: found 0");
+  check(preference.label_smoothing == 0.0 ||
+            (preference.loss == "sigmoid" && preference.label_smoothing < 0.5),
+        "training.preference.label_smoothing",
+        fmt::format("must be below 0.5 and belongs to loss = \"sigmoid\": found {} with \"{}\"",
+                    preference.label_smoothing, preference.loss));
+  check(preference.beta == 0.0 || training.global_batch % 2 == 0, "training.global_batch",
+        fmt::format("must be even with training.preference, because a pair has two sequences: "
+                    "found {}",
+                    training.global_batch));
 }
 
 }  // namespace brume::deck

@@ -1,6 +1,7 @@
 #include "batches.hpp"
 
 #include <algorithm>
+#include <numeric>
 #include <system_error>
 
 #include "base/error.hpp"
@@ -53,29 +54,37 @@ Batch BatchReader::read(const Asked& asked, const std::stop_token& stop) const {
   for (std::vector<std::int32_t>* all : {&batch.inputs, &batch.targets})
     all->reserve(sequences * own_tokens);
   batch.begins.resize(sequences * seq_len);
-  for (int m = 0; m < plan_.microbatches; ++m)
-    for (int j = 0; j < stage.microbatch && !stop.stop_requested(); ++j) {
-      const std::int64_t in_batch =
-          (std::int64_t(m) * stage.dp + place_.index(model::data_axes) / stage.cp) *
-              stage.microbatch +
-          j;
-      const std::size_t slot = std::size_t(m * stage.microbatch + j) * seq_len;
-      asked.data->sample(asked.first + in_batch,
-                         {inputs, targets, std::span(batch.begins).subspan(slot, seq_len)});
-      check_tokens(inputs, 0), check_tokens(targets, not_learned);
-      if (in_batch >= asked.count) std::ranges::fill(targets, not_learned);
-      const auto add_own = [&](const std::vector<std::int32_t>& all,
-                               std::vector<std::int32_t>& to) {
-        const auto own =
-            std::span(all).subspan(std::size_t(place_.cp_rank) * own_tokens, own_tokens);
-        to.insert(to.end(), own.begin(), own.end());
-      };
-      add_own(inputs, batch.inputs), add_own(targets, batch.targets);
-    }
-  if (!stop.stop_requested())
-    batch.learned = asked.data->num_targets(
-        asked.first, std::min<std::int64_t>(asked.count, plan_.global_batch));
+  std::size_t slot = 0;
+  for (const std::int64_t in_batch : own_sequences()) {
+    if (stop.stop_requested()) return batch;
+    asked.data->sample(asked.first + in_batch,
+                       {inputs, targets, std::span(batch.begins).subspan(slot, seq_len)});
+    slot += seq_len;
+    check_tokens(inputs, 0), check_tokens(targets, not_learned);
+    if (in_batch >= asked.count) std::ranges::fill(targets, not_learned);
+    const auto add_own = [&](const std::vector<std::int32_t>& all, std::vector<std::int32_t>& to) {
+      const auto own = std::span(all).subspan(std::size_t(place_.cp_rank) * own_tokens, own_tokens);
+      to.insert(to.end(), own.begin(), own.end());
+    };
+    add_own(inputs, batch.inputs), add_own(targets, batch.targets);
+  }
+  const std::int64_t count = std::min<std::int64_t>(asked.count, plan_.global_batch);
+  for (std::int64_t i = 0; model_.pairs && i < count; ++i)
+    batch.learned_of.push_back(asked.data->num_targets(asked.first + i, 1));
+  batch.learned = model_.pairs ? std::accumulate(batch.learned_of.begin(), batch.learned_of.end(),
+                                                 std::int64_t{0})
+                               : asked.data->num_targets(asked.first, count);
   return batch;
+}
+
+std::vector<std::int64_t> BatchReader::own_sequences() const {
+  const plan::Stage& stage = plan_.stages[place_.stage];
+  const std::int64_t data_rank = place_.index(model::data_axes) / stage.cp;
+  std::vector<std::int64_t> numbers;
+  for (std::int64_t m = 0; m < plan_.microbatches; ++m)
+    for (int j = 0; j < stage.microbatch; ++j)
+      numbers.push_back((m * stage.dp + data_rank) * stage.microbatch + j);
+  return numbers;
 }
 
 /// Kernels trust what they are given.

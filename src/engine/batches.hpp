@@ -17,8 +17,9 @@ namespace brume::engine {
 /// A rank's tokens of its sequences, [microbatch, sequence, T / cp].
 struct Batch {
   std::vector<std::int32_t> inputs, targets;
-  std::vector<std::int32_t> begins;  ///< of whole sequences, [microbatch, sequence, T]
-  std::int64_t learned = 0;          ///< target tokens of the whole batch, all ranks'
+  std::vector<std::int32_t> begins;      ///< of whole sequences, [microbatch, sequence, T]
+  std::int64_t learned = 0;              ///< target tokens of the whole batch, all ranks'
+  std::vector<std::int64_t> learned_of;  ///< ... of each of its sequences, of pairs only
 };
 
 /// Reads batches, the next one by a thread of its own.
@@ -39,6 +40,9 @@ class BatchReader {
   void read_ahead(const data::Sampler& data, std::int64_t first, std::int64_t count);
 
   bool waits() const { return waits_; }  ///< for a batch; any thread
+
+  /// The numbers of this rank's sequences in the batch, [microbatch, sequence].
+  std::vector<std::int64_t> own_sequences() const;
 
  private:
   struct Asked {

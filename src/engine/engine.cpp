@@ -85,7 +85,8 @@ namespace {
 void add_times(const Program& program, const std::vector<Span>& times, StepMetrics& metrics) {
   std::vector<Span> computing;
   for (std::size_t id = 0; id < times.size(); ++id)
-    if (program.tasks[id].channel == Channel::compute) computing.push_back(times[id]);
+    if (program.tasks[id].channel == Channel::compute && times[id].end_s > 0.0)
+      computing.push_back(times[id]);
   for (std::size_t id = 0; id < times.size(); ++id) {
     const auto channel = std::size_t(program.tasks[id].channel);
     const Span& time = times[id];
@@ -122,6 +123,7 @@ struct Engine::Impl {
         exact(reserve_exact(world)),
         compute(make_compute(this->plan, this->model, world.rank(), settings.optimizer, arena)),
         groups(this->plan, train, world),
+        world(world),
         batches(this->plan, this->model, world.rank()),
         executor(arena, *compute, groups, settings, model.precision,
                  [this, &world](const std::exception_ptr& failure) {
@@ -202,6 +204,52 @@ struct Engine::Impl {
     return totals;
   }
 
+  /// @return whether there was one to apply
+  bool apply_update(std::vector<Span>& spent) {
+    if (!update_pending) return false;
+    executor.run(train, Parts::update, scalars(done - 1), guards ? &*guards : nullptr, spent);
+    update_pending = false;
+    return true;
+  }
+
+  /// Evaluates the batch where tasks look for it.
+  void run_evaluation(const StepScalars& scalars, std::vector<Span>& spent) {
+    executor.run(evaluation, Parts::train, scalars,
+                 evaluation_guards ? &*evaluation_guards : nullptr, spent);
+  }
+
+  /// Log-probabilities of the answers of the batch where tasks look for it, on all ranks.
+  std::vector<double> score(std::vector<Span>& spent) {
+    run_evaluation(scalars(0), spent);
+    std::vector<double> all(std::size_t(plan.global_batch), 0.0);
+    const std::vector<std::int64_t> own = batches.own_sequences();
+    // Tensor-parallel ranks have the same losses: one of them gives them.
+    if (const Buffer* const losses = named(evaluation, "loss");
+        losses && place.at[model::Axis::tp] == 0) {
+      std::vector<double> sums(2 * (1 + own.size()));
+      device::copy_now(sums.data(), arena.at(*losses), std::int64_t(sums.size() * sizeof(double)));
+      for (std::size_t i = 0; i < own.size(); ++i) all[std::size_t(own[i])] = -sums[2 * (1 + i)];
+    }
+    world.all_reduce(all, comm::Reduction::sum);
+    return all;
+  }
+
+  /// Result of the pairs of the step's batch; their factors come to `scalars`, S times as large.
+  PreferenceResult prefer_batch(const data::Sampler& data, const Batch& batch, double scale,
+                                StepScalars& scalars) {
+    const std::vector<double> policy = score(times);
+    std::vector<SequenceScore> sequences;
+    for (std::size_t i = 0; i < policy.size(); ++i) {
+      const auto window = std::size_t(data.window(samples + std::int64_t(i)));
+      require(window < reference.size(), Failure::bug, "window {} has no reference", window);
+      sequences.push_back({policy[i], reference[window], batch.learned_of[i]});
+    }
+    PreferenceResult result = prefer(settings.preference, sequences);
+    for (const std::int64_t sequence : batches.own_sequences())
+      scalars.factors.push_back(float(scale * result.factors[std::size_t(sequence)]));
+    return result;
+  }
+
   bool scales() const {
     return model.precision == model::Precision::fp16 && settings.loss_scale == 0.0;
   }
@@ -220,7 +268,9 @@ struct Engine::Impl {
   device::ScratchFile exact;  ///< see Settings
   std::unique_ptr<Compute> compute;
   Groups groups;
-  BatchReader batches;  ///< of training
+  comm::Communicator& world;
+  BatchReader batches;            ///< of training
+  std::vector<double> reference;  ///< log-probabilities by the initial weights, by window
   std::optional<GuardCheck> guards, evaluation_guards;
   std::atomic<std::int64_t> done =
       0;                     ///< steps whose gradients were made; channels' threads read it
@@ -270,10 +320,22 @@ StepMetrics Engine::step(const data::Sampler& data) {
   const double scale = e.loss_scale();
   scalars.loss_scale = Impl::mean_of(batch.learned) * float(scale);
   scalars.sequence_scale = scale / e.plan.global_batch;
+  const auto spend = [&](const Program& program) {
+    double end_s = 0.0;
+    for (const Span& time : e.times) end_s = std::max(end_s, time.end_s);
+    metrics.iteration_s += end_s;
+    add_times(program, e.times, metrics);
+  };
+  PreferenceResult preferred;
+  if (e.model.pairs) {
+    if (e.apply_update(e.times)) spend(e.train);
+    preferred = e.prefer_batch(data, batch, scale, scalars);
+    spend(e.evaluation);
+  }
   const auto parts = e.update_pending ? Parts::both : Parts::train;
-  const GuardCheck* guards = e.guards ? &*e.guards : nullptr;
   e.compute->take_loads();  // of an evaluation
-  e.executor.run(e.train, parts, scalars, guards, e.times);
+  e.executor.run(e.train, parts, scalars, e.guards ? &*e.guards : nullptr, e.times);
+  spend(e.train);
   e.loads = e.compute->take_loads();
   metrics.expert_rounds = e.loads.mean_rounds();
 
@@ -282,15 +344,14 @@ StepMetrics Engine::step(const data::Sampler& data) {
   metrics.loss_scale = scale;
   // The sign of a NaN means nothing, and would be shown.
   const auto shown = [](double value) { return std::isnan(value) ? std::abs(value) : value; };
-  metrics.loss = shown(scaled_loss / scale);
+  metrics.loss = shown(e.model.pairs ? preferred.loss : scaled_loss / scale);
+  if (e.model.pairs) metrics.accuracy = preferred.accuracy, metrics.margin = preferred.margin;
   metrics.grad_norm = shown(std::sqrt(squared_norm) / scale);
   metrics.nothing_learned = batch.learned == 0;
   if (metrics.nothing_learned) metrics.loss = metrics.grad_norm = std::nan("");
   // All ranks hold the same sums, so all decide alike.
   metrics.skipped = !std::isfinite(metrics.loss) || !std::isfinite(metrics.grad_norm);
   metrics.lr = learning_rate(e.settings.optimizer, e.done, e.settings.steps);
-  for (const Span& time : e.times) metrics.iteration_s = std::max(metrics.iteration_s, time.end_s);
-  add_times(e.train, e.times, metrics);
   // A loss that is not finite was so before it was scaled.
   if (e.scales() && std::isfinite(metrics.loss)) {
     e.scaling = after_step(e.scaling, !metrics.skipped);
@@ -306,17 +367,14 @@ StepMetrics Engine::step(const data::Sampler& data) {
 }
 
 void Engine::flush() {
-  Impl& e = *impl_;
-  if (!e.update_pending) return;
   std::vector<Span> times;
-  const GuardCheck* guards = e.guards ? &*e.guards : nullptr;
-  e.executor.run(e.train, Parts::update, e.scalars(e.done - 1), guards, times);
-  e.update_pending = false;
+  impl_->apply_update(times);
 }
 
 double Engine::evaluate(const data::Sampler& data, std::int64_t first, std::int64_t sequences) {
   flush();
   Impl& e = *impl_;
+  require(!e.model.pairs, Failure::bug, "pairs have no mean loss");
   const std::int64_t targets = data.num_targets(first, sequences);
   if (targets == 0) return std::nan("");
   StepScalars scalars = e.scalars(0);
@@ -328,8 +386,7 @@ double Engine::evaluate(const data::Sampler& data, std::int64_t first, std::int6
     e.load(batches.take(data, first + done, sequences - done));
     if (const std::int64_t next = done + e.plan.global_batch; next < sequences)
       batches.read_ahead(data, first + next, sequences - next);
-    e.executor.run(e.evaluation, Parts::train, scalars,
-                   e.evaluation_guards ? &*e.evaluation_guards : nullptr, times);
+    e.run_evaluation(scalars, times);
     loss += e.totals()[0];
   }
   return loss;
@@ -342,12 +399,35 @@ OwnLoss Engine::evaluate_own(const data::Sampler& data, std::int64_t first) {
   scalars.loss_scale = 1.0f;
   e.load(BatchReader(e.plan, e.model, e.train.rank).take(data, first, e.plan.global_batch));
   std::vector<Span> times;
-  e.executor.run(e.evaluation, Parts::train, scalars,
-                 e.evaluation_guards ? &*e.evaluation_guards : nullptr, times);
+  e.run_evaluation(scalars, times);
   std::array<double, 2> sums{};
   if (const Buffer* const own = named(e.evaluation, "loss"))
     device::copy_now(sums.data(), e.arena.at(*own), sizeof sums);
   return {.loss = sums[0], .misses = std::int64_t(sums[1])};
+}
+
+std::vector<double> Engine::log_probabilities(const data::Sampler& data, std::int64_t first,
+                                              std::int64_t count) {
+  flush();
+  Impl& e = *impl_;
+  require(e.model.pairs, Failure::bug, "only samples that are pairs have losses of their own");
+  std::vector<double> all;
+  std::vector<Span> times;
+  BatchReader batches(e.plan, e.model, e.train.rank);
+  while (std::ssize(all) < count) {
+    const std::int64_t done = std::ssize(all);
+    e.load(batches.take(data, first + done, count - done));
+    if (const std::int64_t next = done + e.plan.global_batch; next < count)
+      batches.read_ahead(data, first + next, count - next);
+    const std::vector<double> some = e.score(times);
+    all.insert(all.end(), some.begin(),
+               some.begin() + std::min<std::int64_t>(std::ssize(some), count - done));
+  }
+  return all;
+}
+
+void Engine::set_reference(std::vector<double> log_probabilities) {
+  impl_->reference = std::move(log_probabilities);
 }
 
 Progress Engine::progress() const {

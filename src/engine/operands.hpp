@@ -3,6 +3,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "arena.hpp"
 #include "kernels/optimizers.hpp"
@@ -14,8 +15,11 @@ namespace brume::engine {
 struct StepScalars {
   float loss_scale = 1.0f;      ///< S / target tokens of the global batch
   double sequence_scale = 1.0;  ///< S / sequences of the global batch
-  kernels::Update update{};     ///< the one that is applied in this step, without UpdateRules
-  std::int64_t updates = 0;     ///< with that one
+  /// Of pairs: derivative of the loss by each sequence's negative log-probability, times S
+  /// [microbatch, sequence]; none: 1, in an evaluation.
+  std::vector<float> factors{};
+  kernels::Update update{};  ///< the one that is applied in this step, without UpdateRules
+  std::int64_t updates = 0;  ///< with that one
   std::map<std::string, std::int64_t> missed{};  ///< as in Progress
   double squares = 0.0;  ///< of the gradient that it applies, all of it, S^2 times too large
 };

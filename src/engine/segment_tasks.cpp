@@ -61,6 +61,7 @@ SegmentTasks<Storage>::SegmentTasks(const plan::Plan& plan, const model::Config&
       z_loss_(model.z_loss),
       rotary_dim_(model.rotary_dim()),
       seq_len_(model.seq_len),
+      pairs_(model.pairs),
       block_tokens_(model.generation.block_tokens),
       blocks_per_sequence_(model.blocks_per_sequence()),
       blocks_(blocks),
@@ -619,12 +620,18 @@ void SegmentTasks<Storage>::forward(const Operands& o, const StepScalars& step) 
     Call c = call(p, op);
     if (op.kind == OperatorKind::cross_entropy) {
       c.tokens = tokens(o, Role::targets);
-      c.scale = step.loss_scale;
       c.cap = logits_cap_;
       if (tp_ == 1) {
-        c.loss = o.data<double>(Role::loss);
-        c.misses = c.loss + 1;
-        c.forward();
+        for_losses(o, step, [&](const LossPart& part) {
+          Call one = c;
+          one.written = kernels::rows<Storage>(c.written, part.first, part.count);
+          one.tokens = {c.tokens.data() + part.first, std::size_t(part.count)};
+          one.scale = part.scale;
+          one.write = part.write;
+          one.loss = part.loss;
+          one.misses = part.loss + 1;
+          one.forward();
+        });
       } else {
         const std::int64_t mine = std::int64_t{kernels::num_statistics} * p.rows;
         float* const statistics = statistic(p, op.statistics.front()).data() + tp_rank_ * mine;
@@ -733,12 +740,35 @@ void SegmentTasks<Storage>::loss(const Operands& o, const StepScalars& step) con
   const kernels::ConstTokens targets = tokens(o, Role::targets);
   const int count = targets.extent_int(0);
   const auto saved = [&](TensorId id) { return list.tensors[std::size_t(id)].saved; };
-  kernels::cross_entropy_combine<Storage>(
-      rows(o.data<Storage>(Role::saved, saved(op.written)), count, rows_of_table_), targets,
-      vocabulary_,
-      rows(o.data(Role::saved, saved(op.statistics.front())), tp_, kernels::num_statistics * count),
-      tp_rank_, step.loss_scale, o.write(), o.data<double>(Role::loss), logits_cap_,
-      o.data<double>(Role::loss) + 1);
+  const Matrix logits =
+      rows(o.data<Storage>(Role::saved, saved(op.written)), count, rows_of_table_);
+  constexpr int each = kernels::num_statistics;
+  const kernels::Matrix statistics =
+      rows(o.data(Role::saved, saved(op.statistics.front())), tp_, each * count);
+  for_losses(o, step, [&](const LossPart& part) {
+    kernels::cross_entropy_combine<Storage>(
+        kernels::rows<Storage>(logits, part.first, part.count),
+        {targets.data() + part.first, std::size_t(part.count)}, vocabulary_,
+        kernels::columns(statistics, each * part.first, each * part.count), tp_rank_, part.scale,
+        part.write, part.loss, logits_cap_, part.loss + 1);
+  });
+}
+
+/// One loss of all rows, or of pairs one for each sequence, which other tasks may have begun.
+template <class Storage>
+template <class Use>
+void SegmentTasks<Storage>::for_losses(const Operands& o, const StepScalars& step, Use use) const {
+  double* const loss = o.data<double>(Role::loss);
+  const int count = int(o.elements(Role::targets)), own_tokens = seq_len_ / cp_;
+  if (!pairs_) return use(LossPart{0, count, step.loss_scale, o.write(), loss});
+  const auto first = int(o.task.at(Role::targets).first_byte / model::token_bytes);
+  for (int row = 0, end = 0; row < count; row = end) {
+    const int sequence = (first + row) / own_tokens;
+    end = std::min(count, (sequence + 1) * own_tokens - first);
+    const bool begins = (first + row) % own_tokens == 0;
+    use(LossPart{row, end - row, step.factors.empty() ? 1.0f : step.factors[std::size_t(sequence)],
+                 begins ? Write::replace : Write::accumulate, loss + 2 * (1 + sequence)});
+  }
 }
 
 /// In two parts the first one leaves gradients of linear layers to the second, and what these need

@@ -94,6 +94,14 @@ class SegmentTasks {
     int first, count;
   };
 
+  /// Rows [first, first + count) of a head's logits, and their part of the loss.
+  struct LossPart {
+    int first, count;
+    float scale;
+    kernels::Write write;
+    double* loss;  ///< and misses behind it
+  };
+
   void describe_attention(const plan::Stage& stage, const model::Config& model);
   void describe(List& list, const model::Config& model, model::SegmentKind kind,
                 const model::Split& split);
@@ -133,6 +141,8 @@ class SegmentTasks {
   void for_modules(const Pass& p, const model::Operator& op, const Call& whole, Each each,
                    bool multiplies = true) const;
   void scale_low(const model::Operator& op, Matrix low) const;
+  template <class Use>
+  void for_losses(const Operands& o, const StepScalars& step, Use use) const;
   bool adds_to(const Pass& p, model::TensorId id) const;
   void run_forward(const Pass& p, const model::Operator& op, const Call& whole, bool again) const;
   bool needs_rounds(const Pass& p) const {
@@ -165,6 +175,7 @@ class SegmentTasks {
   bool normalizes_gates_;
   double balance_loss_, z_loss_;
   int head_dim_, rotary_dim_, seq_len_;
+  bool pairs_;
   int block_tokens_, blocks_per_sequence_;  ///< of the key cache, in generation
   kernels::AttentionShape attention_;
   std::array<Columns, model::num_modules> columns_;

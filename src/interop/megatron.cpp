@@ -218,6 +218,7 @@ void add_training(Arguments& arguments, const deck::Deck& deck, const model::Con
   require_like(optimizer.moments == "fp32", "training.optimizer.moments");
   require_like(optimizer.groups.empty(), "training.optimizer.groups");
   require_like(training.adapter.rank == 0, "training.adapter");
+  require_like(training.preference.beta == 0.0, "training.preference");
   require_like(training.epochs == 0.0, "training.epochs: say steps or tokens");
   const std::int64_t batch_tokens = std::int64_t{training.global_batch} * model.seq_len;
   const std::int64_t steps =

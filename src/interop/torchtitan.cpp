@@ -174,6 +174,7 @@ std::string training(const deck::Deck& deck, const model::Config& model, const p
   require_there(keys.epochs == 0.0, "training.epochs: say steps or tokens");
   require_there(keys.optimizer.groups.empty(), "training.optimizer.groups");
   require_there(keys.adapter.rank == 0, "training.adapter");
+  require_there(keys.preference.beta == 0.0, "training.preference");
   const bool offloads = stage.weight_offload_ratio > 0.0;
   // Neither stages nor waits for the host go into its CUDA graphs.
   const bool no_graphs = offloads || plan.num_stages() > 1;

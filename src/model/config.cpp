@@ -287,6 +287,7 @@ Config config(const deck::ModelKeys& keys, std::string_view precision) {
                 .logits_cap = keys.logits_cap,
                 .init_std = keys.init_std,
                 .isolated = keys.isolated,
+                .pairs = keys.pairs,
                 .precision = model::precision(precision),
                 .quantization = quantization(keys.quantization),
                 .optimizer = &optimizer(keys.optimizer),

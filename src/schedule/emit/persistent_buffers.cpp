@@ -117,7 +117,9 @@ PersistentBuffers::PersistentBuffers(const Context& context, ProgramBuilder& bui
   if (context.holds_first_stage()) inputs = rest("inputs", Content::batch, all_batches);
   if (context.holds_last_stage() && !context.generates()) {
     targets = rest("targets", Content::batch, all_batches);
-    loss = rest("loss", Content::totals, 2 * sizeof(double));
+    const int sequences =
+        context.model.pairs ? context.plan.microbatches * context.stage.microbatch : 0;
+    loss = rest("loss", Content::totals, std::int64_t{1 + sequences} * 2 * sizeof(double));
   }
   if (context.model.isolated)
     documents =
