@@ -37,6 +37,7 @@ struct Scalar {
   double value;
 };
 std::vector<Scalar> scalars(const Row& row, const Yardstick& yardstick);
+std::vector<Scalar> scalars(const EvaluationRow& row);
 
 /// Lines of metrics.jsonl, one JSON object each, with the end of the line.
 std::string json_line(const Row& row, const Yardstick& yardstick);

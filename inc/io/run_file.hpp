@@ -44,6 +44,8 @@ struct Row {
 struct EvaluationRow {
   std::int64_t step;
   double loss;
+  double accuracy = -1.0;  ///< -1: no pairs, like StepMetrics; not in the file
+  double margin = 0.0;
 };
 
 /// Rows that change no more, in a file of their own beside run.h5.

@@ -15,6 +15,7 @@
 #include "base/error.hpp"
 #include "chat/template.hpp"
 #include "checkpoint_samples.hpp"
+#include "data/sampler.hpp"
 #include "data/token_file.hpp"
 #include "data/token_writer.hpp"
 #include "deck/deck.hpp"
@@ -27,6 +28,7 @@
 #include "interop/mist.hpp"
 #include "interop/safetensors.hpp"
 #include "interop/tokens.hpp"
+#include "io/reference.hpp"
 #include "model/model.hpp"
 #include "plan/plan.hpp"
 #include "tokenizer/tokenizer.hpp"
@@ -222,12 +224,34 @@ class FileKinds {
     file.documents(0, file.size());
   }
 
+  /// The seal stops accidents, as the manifest's hash does.
+  void add_reference() {
+    const fs::path folder = folder_ / "reference";
+    fs::create_directories(folder);
+    io::write_reference(folder, {.run = "a", .source = "b", .weights = "c", .train = {-1.0, -2.0}});
+    const std::string sealed = content(folder / "reference.bin");
+    const std::size_t seal_bytes = std::string_view("brume xxh3_128 \n").size() + 32;
+    add("reference", {sealed.substr(0, sealed.size() - seal_bytes)},
+        [folder](const std::string& bytes) {
+          const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
+          put(folder / "reference.bin",
+              fmt::format("{}brume xxh3_128 {:016x}{:016x}\n", bytes, hash.high64, hash.low64));
+          io::read_reference(folder);
+        });
+  }
+
   void add_tokens() {
     Tokens tokens(500);
     for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = int(i * i % 251);
     const fs::path seed = folder_ / "seed.tok";
     data::write_token_file(seed, tokens, 256);
     add_file("tokens", "train.tok", {content(seed)}, read_tokens);
+    data::write_token_file(seed, tokens, 256, {.ends = {200, 500}, .answers = {90, 230}}, true);
+    add_file("pairs", "train.tok", {content(seed)}, [](const fs::path& path) {
+      read_tokens(path);
+      data::Sampler(data::TokenFile(path), data::Order::shuffled, 1, 150).num_targets(0, 2);
+    });
+    add_reference();
     add_file("npy", "train.npy", {npy("<u2", "500,", numbers(tokens, 2))}, read_tokens);
     add_file("llm_c", "train.bin", {llm_c(20240520, 1, 500, numbers(tokens, 2))}, read_tokens);
 
@@ -271,6 +295,15 @@ class FileKinds {
       interop::read_documents(path, {.chat_template = plain});
     };
     add_file("chats", "chats.jsonl", lines, read);
+    add_file(
+        "pair lines", "pairs.jsonl",
+        {R"({"prompt": "a", "chosen": "b", "rejected": "c"})",
+         R"({"chosen": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}],)"
+         R"( "rejected": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "c"}]})"},
+        [plain](const fs::path& path) {
+          interop::pack_text({path}, path.parent_path() / "out",
+                             {.valid_ratio = 0.0, .chat_template = plain, .threads = 1});
+        });
     add_file("list of chats", "chats.json", {fmt::format("[{}]", fmt::join(lines, ",\n "))}, read);
   }
 

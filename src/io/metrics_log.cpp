@@ -17,8 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
-constexpr std::int64_t max_line_bytes = 1 << 20;  ///< that a line of ours never has
-constexpr const char* valid_loss = "valid_loss";
+constexpr std::int64_t max_line_bytes = 1 << 20;               ///< that a line of ours never has
 constexpr std::array kinds{"start", "rollback", "straggler"};  ///< of events
 
 double now_s() {
@@ -81,6 +80,8 @@ std::vector<Scalar> scalars(const Row& row, const Yardstick& yardstick) {
       {"tflops_per_device", yardstick.flops_per_s(row.tokens_per_s) / devices / 1e12},
   };
   if (yardstick.peak_flops_per_s > 0.0) values.push_back({"mfu", yardstick.mfu(row.tokens_per_s)});
+  if (m.accuracy >= 0.0)
+    values.insert(values.end(), {{"accuracy", m.accuracy}, {"margin", m.margin}});
   if (m.load_factor > 0.0) values.push_back({"load_factor", m.load_factor});
   if (m.expert_rounds > 0.0) values.push_back({"expert_rounds", m.expert_rounds});
   if (!row.peak_bytes.empty())
@@ -95,9 +96,16 @@ std::string json_line(const Row& row, const Yardstick& yardstick) {
   return text(line);
 }
 
+std::vector<Scalar> scalars(const EvaluationRow& row) {
+  std::vector<Scalar> values{{"valid_loss", row.loss}};
+  if (row.accuracy >= 0.0)
+    values.insert(values.end(), {{"valid_accuracy", row.accuracy}, {"valid_margin", row.margin}});
+  return values;
+}
+
 std::string json_line(const EvaluationRow& row) {
   ordered_json line = stamped(row.step);
-  line[valid_loss] = row.loss;
+  for (const Scalar& scalar : scalars(row)) line[scalar.name] = scalar.value;
   return text(line);
 }
 
@@ -160,8 +168,7 @@ void MetricsLog::add(const Row& row) {
 void MetricsLog::add(const EvaluationRow& row) {
   or_warn([&] {
     lines_->append(json_line(row));
-    const Scalar scalar{valid_loss, row.loss};
-    if (events_) events_->add(row.step, {&scalar, 1});
+    if (events_) events_->add(row.step, scalars(row));
   });
 }
 

@@ -31,7 +31,8 @@ struct Column {
 
 inline constexpr std::array columns = {
     Column{"/steps/loss", "nat/token",
-           "mean over the target tokens of the global batch, before the step's update",
+           "mean over the target tokens of the global batch, before the step's update; of pairs "
+           "over these",
            [](Row& row) -> double& { return row.metrics.loss; }},
     Column{"/steps/grad_norm", "1", "2-norm of the gradient of all parameters, before clipping",
            [](Row& row) -> double& { return row.metrics.grad_norm; }},
@@ -54,6 +55,11 @@ inline constexpr std::array columns = {
     Column{"/steps/expert_rounds", "1",
            "rounds of a layer's experts per forward on the busiest rank; 0: no experts",
            [](Row& row) -> double& { return row.metrics.expert_rounds; }, 9},
+    Column{"/steps/accuracy", "1",
+           "share of the pairs whose chosen answer has the larger reward; -1: no pairs",
+           [](Row& row) -> double& { return row.metrics.accuracy; }, 9},
+    Column{"/steps/margin", "1", "mean difference of the rewards of a pair; 0: no pairs",
+           [](Row& row) -> double& { return row.metrics.margin; }, 9},
     Column{"/steps/iteration_predicted_s", "s", "time of a step that the plan promised",
            [](Row& row) -> double& { return row.predicted_s; }},
 };

@@ -62,6 +62,7 @@ std::optional<fs::path> set_aside(const fs::path& run_directory,
   };
   leave("steps", anew || others_file);
   leave("run.h5", anew || others_file);
+  leave("reference.bin", anew || others_file);
   leave("metrics.jsonl", anew || others_log);
   leave("tensorboard", anew || others_log);
   if (leaving.empty()) return std::nullopt;

@@ -202,6 +202,14 @@ std::string charts(std::span<const Run> runs) {
   if (std::ranges::any_of(runs, has_experts))
     out += svg(chart(runs, "load factor of experts",
                      [](const io::Row& r) { return r.metrics.load_factor; }));
+  const auto has_pairs = [](const Run& run) {
+    return !run.rows.empty() && run.rows.back().metrics.accuracy >= 0.0;
+  };
+  if (std::ranges::any_of(runs, has_pairs)) {
+    out +=
+        svg(chart(runs, "accuracy of pairs", [](const io::Row& r) { return r.metrics.accuracy; }));
+    out += svg(chart(runs, "margin of pairs", [](const io::Row& r) { return r.metrics.margin; }));
+  }
   return out + svg(resident_sets(runs)) + "</div>\n";
 }
 
