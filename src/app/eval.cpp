@@ -209,6 +209,7 @@ class Evaluation {
         sets.insert(sets.end(), options_.sets.begin(), options_.sets.end());
         deck_ = deck_of_weights(options_.weights, checkpoint_, job_.size(), sets);
         model_ = model::config(deck_.model, deck_.training.precision);
+        model_.pairs = false;  // whose losses need the first weights of a training
         if (!model_.adapter.exists() && model_.quantization != Quantization::none)
           model::freeze(model_, [](const model::Parameter&) { return true; });
       };

@@ -39,7 +39,27 @@ data::TokenFile open_tokens(const std::string& path, const char* key, const deck
   require(file.vocab_size() <= model.vocab_size, Failure::input,
           "{} = {}: its vocabulary of {} is larger than model.vocab_size = {}", key, path,
           file.vocab_size(), model.vocab_size);
+  require(model.pairs || !file.has_pairs(), Failure::input,
+          "{} = {}: holds pairs of answers, which only a training with training.preference.beta "
+          "above 0 reads, usually 0.1",
+          key, path);
+  require(!model.pairs || file.has_pairs(), Failure::input,
+          "{} = {}: holds no pairs of answers, which training.preference needs: make it by `brume "
+          "import tokens` of lines with 'chosen' and 'rejected', or set "
+          "training.preference.beta = 0",
+          key, path);
   return file;
+}
+
+/// Says what sequences are too short for.
+void say_cuts(const data::Sampler& data, const char* key, int seq_len) {
+  const auto say = [&](std::int64_t count, const char* what, const char* fate) {
+    if (count > 0)
+      log::warn("{}: {} {} in sequences of model.seq_len = {} tokens: raise it to keep all", key,
+                counted(count, what), fate, seq_len);
+  };
+  say(data.pairs_left_out(), "pair", "left out, because the prompt leaves no room for an answer");
+  say(data.answers_cut(), "answer", "cut at the end");
 }
 
 void warn_of_precision(const deck::Deck& deck, const model::Config& model) {
@@ -168,6 +188,10 @@ class Preparation {
     });
     made_.model.document_share = made_.train_data->document_share();
     made_.data_text = data_text(*made_.train_data, made_.deck);
+    if (leader_ && made_.model.pairs) {
+      say_cuts(*made_.train_data, "data.train", made_.model.seq_len);
+      if (made_.valid_data) say_cuts(*made_.valid_data, "data.valid", made_.model.seq_len);
+    }
     if (leader_)
       log::debug("data: {}; {} sequences of {} tokens, of whose attention a share of {:.3f} counts",
                  made_.data_text, made_.train_data->num_windows(), made_.model.seq_len,
@@ -312,7 +336,8 @@ data::Sampler open_training(const deck::Deck& deck, const model::Config& model,
     files.push_back({open_tokens(keys.train, "data.train", keys, model, known)});
   for (std::size_t i = 0; i < keys.files.size(); ++i) {
     data::TokenFile file = open_tokens(keys.files[i], "data.files", keys, model, known);
-    const double weight = keys.weights.empty() ? double(file.size()) : keys.weights[i];
+    const double size = double(file.has_pairs() ? file.num_pairs() : file.size());
+    const double weight = keys.weights.empty() ? size : keys.weights[i];
     files.push_back({std::move(file), weight});
   }
   return data::Sampler(std::move(files), order, std::uint64_t(deck.training.seed), model.seq_len,

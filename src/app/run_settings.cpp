@@ -85,6 +85,10 @@ engine::Settings engine_settings(const deck::Deck& deck, std::int64_t steps, int
     group = {.pattern = keys.pattern, .lr_scale = keys.lr_scale};
     if (keys.weight_decay >= 0.0) group.weight_decay = keys.weight_decay;
   }
+  const deck::PreferenceKeys& preference = deck.training.preference;
+  s.preference = {.beta = preference.beta,
+                  .loss = engine::preference_loss(preference.loss),
+                  .label_smoothing = preference.label_smoothing};
   s.loss_scale = deck.training.loss_scale;
   s.seed = std::uint64_t(deck.training.seed);
   s.threads = threads;

@@ -25,22 +25,35 @@ struct Column {
   const char* name;
   std::size_t width;
   int rank;  ///< those of the highest rank are left out first where the terminal is narrow
-  bool of_experts = false;
+  enum class Of { all, experts, pairs } of = Of::all;
 };
 constexpr std::array step_columns{
-    Column{"step", 7, 0},       Column{"loss", 8, 0},     Column{"grad_norm", 9, 0},
-    Column{"lr", 9, 2},         Column{"tokens/s", 8, 0}, Column{"a device", 8, 6},
-    Column{"TFLOP/s", 7, 4},    Column{"MFU", 6, 3},      Column{"step time", 9, 0},
-    Column{"load", 5, 1, true}, Column{"left", 8, 1},     Column{"memory", 11, 5},
+    Column{"step", 7, 0},
+    Column{"loss", 8, 0},
+    Column{"accuracy", 8, 0, Column::Of::pairs},
+    Column{"margin", 8, 0, Column::Of::pairs},
+    Column{"grad_norm", 9, 0},
+    Column{"lr", 9, 2},
+    Column{"tokens/s", 8, 0},
+    Column{"a device", 8, 6},
+    Column{"TFLOP/s", 7, 4},
+    Column{"MFU", 6, 3},
+    Column{"step time", 9, 0},
+    Column{"load", 5, 1, Column::Of::experts},
+    Column{"left", 8, 1},
+    Column{"memory", 11, 5},
 };
 using StepCells = std::array<std::string, step_columns.size()>;
 
 /// The cells for which there is room, in order.
-std::string step_line(const StepCells& cells, std::size_t room, bool experts) {
+std::string step_line(const StepCells& cells, std::size_t room, const ScreenSettings& settings) {
   int ranks = 0;
   for (const Column& column : step_columns) ranks = std::max(ranks, column.rank);
   const auto shown = [&](const Column& column) {
-    return column.rank <= ranks && (experts || !column.of_experts);
+    const bool has = column.of == Column::Of::experts ? settings.experts
+                     : column.of == Column::Of::pairs ? settings.pairs
+                                                      : true;
+    return column.rank <= ranks && has;
   };
   const auto width = [&] {
     std::size_t sum = 0;
@@ -56,10 +69,10 @@ std::string step_line(const StepCells& cells, std::size_t room, bool experts) {
   return line;
 }
 
-std::string step_header(std::size_t room, bool experts) {
+std::string step_header(std::size_t room, const ScreenSettings& settings) {
   StepCells names;
   for (std::size_t c = 0; c < names.size(); ++c) names[c] = step_columns[c].name;
-  return step_line(names, room, experts);
+  return step_line(names, room, settings);
 }
 
 /// "2:05:09": hours, minutes, seconds; of hundreds of hours "12d04h".
@@ -109,7 +122,7 @@ Screen::Screen(const ScreenSettings& settings, const Expectation& expected,
     report(fmt::format("{} of {} steps are done: raise training.steps, or --steps, to go on",
                        settings_.first_step, settings_.last_step));
   else if (!settings_.json)
-    say(step_header(columns_, settings_.experts));
+    say(step_header(columns_, settings_));
 }
 
 /// A line of the results, at once, because standard output may be a pipe.
@@ -159,13 +172,15 @@ void Screen::show(const io::Row& row) {
     } else {
       const double mfu = yardstick_.mfu(row.tokens_per_s);
       const double flops_per_s = yardstick_.flops_per_s(row.tokens_per_s) / yardstick_.devices;
-      say(step_line({std::to_string(done), format_value(m.loss, 8), format_value(m.grad_norm, 9),
+      say(step_line({std::to_string(done), format_value(m.loss, 8),
+                     m.accuracy < 0.0 ? "-" : fmt::format("{:.1f} %", 100.0 * m.accuracy),
+                     format_value(m.margin, 8), format_value(m.grad_norm, 9),
                      fmt::format("{:.3e}", m.lr), fmt::format("{:.0f}", row.tokens_per_s),
                      fmt::format("{:.0f}", row.tokens_per_s / yardstick_.devices),
                      format_speed(flops_per_s / 1e12), format_share(mfu),
                      format_seconds(m.iteration_s), fmt::format("{:.2f}", m.load_factor),
                      format_left(left_s(row)), format_bytes(double(largest(row.peak_bytes)))},
-                    columns_, settings_.experts));
+                    columns_, settings_));
       if (m.skipped)
         say(m.scaled_down ? "        gradients too large for fp16: scaled down, update skipped"
             : m.nothing_learned ? "        no token of the batch is to be learned: update skipped"
@@ -183,7 +198,11 @@ void Screen::show(const io::EvaluationRow& row) {
     line.pop_back();
     say(line);
   } else {
-    say(fmt::format("{:>7}  {:>8.4f}  validation loss", row.step, row.loss));
+    say(row.accuracy < 0.0
+            ? fmt::format("{:>7}  {:>8.4f}  validation loss", row.step, row.loss)
+            : fmt::format(
+                  "{:>7}  {:>8.4f}  {:>6.1f} %  {:>8.4f}  validation: loss, accuracy, margin",
+                  row.step, row.loss, 100.0 * row.accuracy, row.margin));
   }
 }
 

@@ -30,6 +30,7 @@ struct ScreenSettings {
   int log_every = 1;
   bool json = false;     ///< lines of metrics.jsonl instead of a table
   bool experts = false;  ///< the model has some
+  bool pairs = false;    ///< of answers are trained on
 };
 
 /// Rank 0's view of a run, on standard output; progress on standard error.

@@ -32,6 +32,7 @@
 #include "planning.hpp"
 #include "rank_checks.hpp"
 #include "recovery.hpp"
+#include "reference.hpp"
 #include "resume.hpp"
 #include "run_settings.hpp"
 #include "saving.hpp"
@@ -143,6 +144,7 @@ class Training {
     if (!options_.plan.empty()) check_messages(programs, run_.plan);
     const schedule::Simulation simulation =
         schedule::simulate(programs, run_.plan, run_.model, *run_.machine);
+    const double evaluation_s = run_.model.pairs ? predict_evaluation() : 0.0;
     predicted_ = timelines(programs, simulation);
     for (const schedule::Program& program : programs) {
       description_.predicted_bytes.push_back(
@@ -152,13 +154,26 @@ class Training {
     if (!run_.searched) log::info("{}", plan::table(run_.plan, terminal::columns(STDERR_FILENO)));
     const double active = double(model::num_active_parameters(run_.model));
     log::info(
-        "{} parameters{}, {} tokens to train on; predicted step time {}",
+        "{} parameters{}, {} tokens to train on; predicted step time {}{}",
         format_count(double(model::num_parameters(run_.model))),
         run_.model.num_experts > 0 ? fmt::format(", {} for a token", format_count(active)) : "",
         format_count(double(run_.train_data->num_windows()) * run_.model.seq_len),
-        format_seconds(simulation.iteration_s));
+        format_seconds(simulation.iteration_s + evaluation_s),
+        run_.model.pairs ? fmt::format(", of which {} for the answers' log-probabilities",
+                                       format_seconds(evaluation_s))
+                         : "");
     if (const std::string frozen = model::frozen_text(run_.model); !frozen.empty())
       log::info("frozen: {}", frozen);
+    return simulation.iteration_s + evaluation_s;
+  }
+
+  /// Predicts the evaluation of a batch, with which a step on pairs begins. @return its time
+  double predict_evaluation() {
+    const std::vector<schedule::Program> programs =
+        schedule::compile_all(run_.plan, run_.model, {.mode = schedule::Mode::evaluate});
+    const schedule::Simulation simulation =
+        schedule::simulate(programs, run_.plan, run_.model, *run_.machine);
+    predicted_evaluation_ = timelines(programs, simulation).front();
     return simulation.iteration_s;
   }
 
@@ -188,6 +203,7 @@ class Training {
     all.on_task_done = [this] {
       if (watchdog_) watchdog_->beat();
     };
+    preference_ = all.preference;
     all.exact = kept_exactly(run_.resume, run_.first_weights, run_.model, crew_);
     saving_.emplace(run_, session_, crew_, host_bytes_);
     description_.copy_bytes = saving_->copy_bytes();
@@ -216,9 +232,11 @@ class Training {
       if (description_.run.empty()) description_.run = io::new_run();
       const auto resumed_step =
           goes_on ? std::optional(engine_->steps_done()) : std::optional<std::int64_t>();
-      if (const auto folder = io::set_aside(directory, resumed_step, description_.run))
+      if (const auto folder = io::set_aside(directory, resumed_step, description_.run)) {
         log::info("results of an earlier run that this one does not continue are now in {}",
                   folder->string());
+        set_aside_ = *folder;
+      }
       run_file_.emplace(directory, description_, engine_->steps_done());
       metrics_log_.emplace(directory, description_, yardstick(run_), engine_->steps_done(),
                            run_.deck.output.tensorboard);
@@ -233,11 +251,12 @@ class Training {
   /// @return 0, or when stopped early 75, and 71 where that loses what was trained
   int train() {
     signals_.remember();
-    show_head();
-    saving_->start_clock();
     session_.begin_phase("training", std::numeric_limits<double>::infinity());
     doing_.emplace(session_, [this] { return doing(); });
     watchdog_.emplace(task_limit_s(), [this](double silence_s) { report_silence(silence_s); });
+    if (run_.model.pairs) prepare_reference();
+    show_head();
+    saving_->start_clock();
     last_end_ = Clock::now();
     while (engine_->steps_done() < run_.last_step && stop_ == Stop::none) {
       watch(task_limit_s());
@@ -257,12 +276,36 @@ class Training {
     return int(run_.deck.output.checkpoints ? Failure::stopped : Failure::interrupted);
   }
 
+  Expectation expected() const {
+    Expectation expected = expectation(run_, description_.predicted_iteration_s, predicted_.front(),
+                                       session_.ranks_per_node());
+    for (int c = 0; predicted_evaluation_ && c < schedule::num_channels; ++c)
+      expected.busy_s[std::size_t(c)] += io::busy_s(*predicted_evaluation_, schedule::Channel(c));
+    return expected;
+  }
+
+  /// Gives the engine what answers are compared with, unless the job is to stop meanwhile.
+  void prepare_reference() {
+    const BetweenSteps preparing(between_steps_, "computing the reference");
+    std::optional<io::Reference> reference =
+        make_reference(run_, description_.run, set_aside_, *engine_, crew_, [this] {
+          std::array<double, 1> wished{double(wish(false))};
+          crew_.all_reduce(wished, comm::Reduction::max);
+          stop_ = Stop(int(wished[0]));
+          return stop_ != Stop::none;
+        });
+    if (!reference) return;
+    stop_ = Stop::none;
+    engine_->set_reference(std::move(reference->train));
+    valid_reference_ = std::move(reference->valid);
+  }
+
   /// Says what runs where, and begins the table of steps. Collective.
   void show_head() {
     const std::vector<std::string> hosts = crew_.gather(host_name());
-    if (leader_ && run_.valid_data && run_.valid_data->num_targets(0, eval_sequences()) == 0)
+    if (leader_ && run_.valid_data && run_.valid_data->num_targets(0, eval_sequences(run_)) == 0)
       log::warn("data.valid: none of the tokens of its first {} is to be learned: it has no loss",
-                counted(eval_sequences(), "sequence"));
+                counted(eval_sequences(run_), "sequence"));
     const std::string transport =
         device::on_device() ? comm::device_transport(crew_) : crew_.transport();
     if (!leader_) return;
@@ -271,10 +314,9 @@ class Training {
                                    .last_step = run_.last_step,
                                    .log_every = run_.deck.output.log_every,
                                    .json = options_.log == "json",
-                                   .experts = run_.model.num_experts > 0},
-                    expectation(run_, description_.predicted_iteration_s, predicted_.front(),
-                                session_.ranks_per_node()),
-                    yardstick(run_));
+                                   .experts = run_.model.num_experts > 0,
+                                   .pairs = run_.model.pairs},
+                    expected(), yardstick(run_));
   }
 
   /// Begins a time in which there must be progress every `deadline_s` seconds.
@@ -412,17 +454,24 @@ class Training {
     if (writes) checkpoint();
   }
 
-  /// Each sequence once, where there are fewer than asked for.
-  std::int64_t eval_sequences() const {
-    return std::min<std::int64_t>(run_.deck.data.eval_sequences, run_.valid_data->num_windows());
+  io::EvaluationRow evaluated() {
+    const data::Sampler& data = *run_.valid_data;
+    std::int64_t count = eval_sequences(run_);
+    if (!run_.model.pairs) return {engine_->steps_done(), engine_->evaluate(data, 0, count)};
+    count = std::min<std::int64_t>(count, std::ssize(valid_reference_));
+    const std::vector<double> policy = engine_->log_probabilities(data, 0, count);
+    std::vector<engine::SequenceScore> scores;
+    for (std::size_t i = 0; i < policy.size(); ++i)
+      scores.push_back({policy[i], valid_reference_[i], data.num_targets(std::int64_t(i), 1)});
+    const engine::PreferenceResult result = engine::prefer(preference_, scores);
+    return {engine_->steps_done(), result.loss, result.accuracy, result.margin};
   }
 
   void evaluate() {
     const BetweenSteps evaluating(between_steps_, "evaluating");
-    const double loss = engine_->evaluate(*run_.valid_data, 0, eval_sequences());
-    if (std::isfinite(loss)) valid_loss_ = loss;
+    const io::EvaluationRow row = evaluated();
+    if (std::isfinite(row.loss)) valid_loss_ = row.loss;
     if (!leader_) return;
-    const io::EvaluationRow row{engine_->steps_done(), loss};
     screen_->show(row);
     metrics_log_->add(row);
     run_file_->add(row);
@@ -511,6 +560,7 @@ class Training {
   bool told_of_rounds_ = false;
 
   std::vector<io::RankTimeline> predicted_;
+  std::optional<io::RankTimeline> predicted_evaluation_;  ///< rank 0's, before a step on pairs
   io::RunDescription description_;
   double iteration_s_ = 0.0;    ///< as predicted, then as measured of late
   std::int64_t measured_ = 0;   ///< steps
@@ -530,7 +580,10 @@ class Training {
   std::optional<RankChecks> checks_;
   bool checkpoint_due_ = false;
   std::atomic<const char*> between_steps_ = nullptr;  ///< what all ranks do, where it is no step
-  std::optional<double> valid_loss_;  ///< of the weights as they are, where it was measured
+  std::filesystem::path set_aside_;                   ///< of an earlier run; empty: nothing was
+  engine::Preference preference_;                     ///< of pairs
+  std::vector<double> valid_reference_;  ///< ... log-probabilities of validation's samples
+  std::optional<double> valid_loss_;     ///< of the weights as they are, where it was measured
   std::optional<Screen> screen_;
 };
 
