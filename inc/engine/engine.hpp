@@ -189,6 +189,9 @@ struct Slab {
   bool dense = true;   ///< not of experts, which data-parallel ranks may divide
 };
 
+/// Place of element `index` of a slab's slice in the whole tensor.
+std::int64_t global_index(const Slab& slab, std::int64_t index);
+
 /// A slab's values: all [elements], getting and setting those from `first` on; not while a step
 /// runs.
 std::vector<float> values(const Slab& slab);

@@ -206,7 +206,7 @@ struct Split {
 
   auto operator<=>(const Split&) const = default;
   bool cuts_sequences() const { return cp > 1; }
-  /// Data-parallel ranks over which whole experts are divided, beside those of tp.
+  /// Data-parallel ranks that divide whole experts, each with the ranks of its tp group.
   int expert_data_ranks() const { return ep > tp ? ep / tp : 1; }
   /// Ranks of a group that exchanges within a layer.
   int size(AxisSet axes) const {
@@ -290,6 +290,10 @@ struct BackwardCall {
 /// Parts of a model that compute alone, see model.hpp.
 enum class SegmentKind { embedding, attention, window, mlp, experts, parallel, head };
 const char* name(SegmentKind kind);
+/// Axes of the ranks that sum a segment's output, each of which has a part of its weights.
+AxisSet sum_axes(SegmentKind kind);
+/// Their number, in "tp" and "ep".
+Expr sum_ranks(SegmentKind kind);
 constexpr bool attends(SegmentKind kind) {
   return kind == SegmentKind::attention || kind == SegmentKind::window ||
          kind == SegmentKind::parallel;

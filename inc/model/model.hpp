@@ -453,8 +453,6 @@ Expr stream_bytes(const Config& config);
 Expr stream_bytes(const Config& config, SegmentKind kind);
 /// Split::expert_data_ranks() in "tp" and "ep"; 1 for a model without experts.
 Expr expert_data_ranks(const Config& config);
-/// Axes of the ranks that sum a segment's output, each of which has a part of its weights.
-AxisSet sum_axes(SegmentKind kind);
 /// Bytes of the stream that a tensor-parallel rank holds between segments: those of b T / (cp tp)
 /// tokens.
 Expr stream_shard_bytes(const Config& config);

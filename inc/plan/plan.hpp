@@ -45,7 +45,7 @@ struct Stage {
   /// Ranks with tokens of their own.
   int data_ranks() const { return dp * cp; }
   int devices() const { return data_ranks() * tp; }
-  /// Data-parallel ranks over which whole experts are divided, beside those of tp.
+  /// Data-parallel ranks that divide whole experts, each with the ranks of its tp group.
   int expert_data_ranks() const { return split().expert_data_ranks(); }
   /// Data-parallel ranks with the same weights.
   int state_ranks() const { return data_ranks() / expert_data_ranks(); }

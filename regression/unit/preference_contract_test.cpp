@@ -63,7 +63,7 @@ struct Spread {
   double first_norm, usual, largest;  ///< the last two of 20 losses and a validation's
 };
 
-/// What 20 trials differed by at most.
+/// Largest differences of 20 trials.
 Spread measured(model::Precision precision) {
   if (precision == model::Precision::fp16) return {2.3e-4, 8.3e-5, 3.0e-4};
   return precision == model::Precision::bf16 ? Spread{2.1e-3, 1.3e-3, 3.9e-3}

@@ -153,7 +153,7 @@ TEST(Axes, ListsEachRowOnceAndTheLowestAmongThem) {
       EXPECT_TRUE(!plan::shares[i].on_disk() || one.ratios[i] == 0.0);
 }
 
-// Of 8 data-parallel ranks on 2 nodes, experts leave 4, 2 and 1 with the same weights.
+// Experts leave 4, 2 and 1 of 8 data-parallel ranks on 2 nodes with the same weights.
 TEST(Axes, ShardsOverRanksWithTheSameWeights) {
   deck::SearchKeys keys;
   keys.zero_levels = {0, 3};

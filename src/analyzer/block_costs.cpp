@@ -129,9 +129,7 @@ BlockCosts block_costs(const model::Config& model, const Costs& costs, const mod
                 .out_s = costs.copy_out(grad_bytes * s.host_grads)},
       .last_grads = {.sums_s = later * costs.clear_or_add(fresh_bytes) +
                                costs.copy(grad_bytes * s.grads_staged * min(s.optimizer, s.grads)),
-                     .reduce_s = costs.dense_reduction(
-                                     grad_bytes *
-                                     min(model::layout_elements(model, block).dense, s.optimizer)) +
+                     .reduce_s = costs.dense_reduction(grad_bytes * min(s.dense, s.optimizer)) +
                                  costs.gradient_reduction(grad_bytes * reduced) +
                                  costs.replica_reduction(grad_bytes * reduced),
                      .out_s = costs.copy_out(grad_bytes * min(s.host_grads, s.optimizer))},

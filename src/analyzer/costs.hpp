@@ -33,10 +33,6 @@ struct Variables {
 
   Expr state_ranks() const { return dp * cp / expert_data_ranks; }
   plan::Sharded<Expr> sharded() const { return plan::sharded(z, Expr(state_ranks() / R)); }
-  /// Ranks that sum a segment's output.
-  Expr sum_ranks(model::SegmentKind kind) const {
-    return kind == model::SegmentKind::experts ? tp * expert_data_ranks : tp;
-  }
   Expr cuts_sequences() const { return less(1.0, cp); }
   /// The variables on which a segment's numbers depend, as split_of() takes them.
   std::vector<Expr> split(const model::Config& model) const {

@@ -11,7 +11,7 @@ KeptState kept_state(const model::Config& model, const model::Block& block, bool
   const auto [trained, frozen, dense, elementwise] = model::layout_elements(model, block);
   KeptState s{plan::kept_state(knobs, plan::Elements<Expr>{trained, frozen},
                                model::frozen_alignment(block))};
-  s.elementwise = elementwise;
+  s.dense = dense, s.elementwise = elementwise;
   s.fetched_grads = min(s.host_grads, s.optimizer);
   if (host_update)
     s.fetched_grads = max(s.fetched_grads - s.host_updated, 0.0);

@@ -118,8 +118,8 @@ LayerCosts costs_of(const model::Config& model, const Costs& costs, Recompute re
     layer.hidden_tp_s = min(arriving_sum_s, first_s);
     layer.arriving_tp_s = min(gather_s(kinds.back()), first_s);
     layer.recompute_ahead_s =
-        select(less(1.0, v.sum_ranks(kinds.back())), max(first_s - gather_s(kinds.back()), 0.0),
-               all(Pass::recompute));
+        select(less(1.0, model::sum_ranks(kinds.back())),
+               max(first_s - gather_s(kinds.back()), 0.0), all(Pass::recompute));
   }
   return layer;
 }

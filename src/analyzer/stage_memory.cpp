@@ -18,7 +18,7 @@ struct SegmentBytes {
     forward = segment.forward_workspace_bytes();
     backward = segment.backward_workspace_bytes();
     stream = model::stream_bytes(model, kind);
-    shared = less(1.0, Variables(model).sum_ranks(kind));
+    shared = less(1.0, model::sum_ranks(kind));
   }
   /// For all plans.
   SegmentBytes(const model::Config& model, SegmentKind kind) : SegmentBytes(model, kind, false) {

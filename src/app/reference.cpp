@@ -28,30 +28,19 @@ std::uint64_t fingerprint(const engine::Slab& slab) {
   Fnv1a name;
   name.add(slab.name);
   const std::int64_t columns = slab.shape.empty() ? 1 : slab.shape.back();
-  /// Place in the whole parameter of the first element of a row of the slice.
-  const auto place_of_row = [&](std::int64_t row) {
-    std::int64_t place = 0, stride = 1, rest = row;
-    for (auto dim = std::ssize(slab.shape) - 1; dim >= 0; --dim) {
-      const auto d = std::size_t(dim);
-      const bool last = dim == std::ssize(slab.shape) - 1;
-      place += stride * (slab.offset[d] + (last ? 0 : rest % slab.shape[d]));
-      if (!last) rest /= slab.shape[d];
-      stride *= slab.global_shape[d];
-    }
-    return place;
-  };
   constexpr std::int64_t piece = 1 << 16;
   std::vector<float> values(std::size_t(std::min(piece, slab.elements)));
   std::uint64_t sum = 0;
   for (std::int64_t first = 0; first < slab.elements; first += piece) {
     const auto some = std::span(values).first(std::size_t(std::min(piece, slab.elements - first)));
     engine::get_values(slab, first, some);
-    std::int64_t row = -1, place = 0;
-    for (std::size_t i = 0; i < some.size(); ++i) {
+    std::int64_t place = 0;
+    for (std::size_t i = 0; i < some.size(); ++i, ++place) {
       const std::int64_t element = slab.first + first + std::int64_t(i);
-      if (element / columns != row) place = place_of_row(row = element / columns);
-      const auto at = std::uint64_t(place + element % columns);
-      sum += mix(name.value() + at * golden_step + std::bit_cast<std::uint32_t>(some[i]));
+      // The elements of a row follow each other in the whole parameter too.
+      if (i == 0 || element % columns == 0) place = engine::global_index(slab, element);
+      sum += mix(name.value() + std::uint64_t(place) * golden_step +
+                 std::bit_cast<std::uint32_t>(some[i]));
     }
   }
   return sum;
@@ -93,7 +82,8 @@ class ReferenceMaker {
         directory_(run.deck.output.directory),
         made_{.run = name, .source = reference_source(run), .weights = {}} {}
 
-  /// Of a run that has done steps: its own, or that of the run whose checkpoint it goes on from.
+  /// The reference of a run that has done steps: its own, or that of the run whose checkpoint it
+  /// resumes from.
   io::Reference read() {
     comm::together(crew_, [&] {
       if (!leader_) return;
@@ -163,7 +153,7 @@ class ReferenceMaker {
     app::share(made_.valid, crew_);
   }
 
-  /// What a file has of the same pairs by the same weights.
+  /// Takes the numbers of a file of the same pairs by the same weights.
   void take(const fs::path& folder) {
     try {
       const std::optional<io::Reference> found = io::read_reference(folder);

@@ -18,7 +18,7 @@ namespace brume::app {
 /// pairs.
 std::int64_t eval_sequences(const Prepared& run);
 
-/// What a Reference says of the pairs and the model of a run.
+/// Text of a Reference about the pairs and the model of a run.
 std::string reference_source(const Prepared& run);
 
 /// The log-probabilities of a training's pairs and of those that it is judged by. A training that

@@ -184,7 +184,7 @@ Sampler::Sampler(std::vector<WeightedFile> files, Order order, std::uint64_t see
   mixture_ = std::make_shared<const Mixture>(shares_, std::int64_t(block), seed);
 }
 
-/// As TRL does: answers are cut at the end of a sequence, and pairs without any left are left out.
+/// Answers are cut at the end of a sequence, and pairs without any left are left out, as by TRL.
 void Sampler::keep_pairs(const TokenFile& file) {
   std::vector<std::int32_t> kept;
   for (std::int64_t pair = 0; pair < file.num_pairs(); ++pair) {
@@ -270,7 +270,7 @@ Sampler::Place Sampler::place(std::int64_t index) const {
     while (window >= windows_[file]) window -= windows_[file++];
     return {file, window};
   }
-  // What is put in an order: windows, or pairs of them.
+  // Windows are put in an order, or pairs of them.
   const std::int64_t each = pairs() ? 2 : 1, number = index / each, rest = index % each;
   const auto [file, sample] = mixture_ ? mixture_->place(number) : Mixture::Place{0, number};
   const std::int64_t count = windows_[file] / each, within = sample % count;

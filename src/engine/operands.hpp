@@ -15,7 +15,7 @@ namespace brume::engine {
 struct StepScalars {
   float loss_scale = 1.0f;      ///< S / target tokens of the global batch
   double sequence_scale = 1.0;  ///< S / sequences of the global batch
-  /// Of pairs: derivative of the loss by each sequence's negative log-probability, times S
+  /// For pairs: derivative of the loss by each sequence's negative log-probability, times S
   /// [microbatch, sequence]; none: 1, in an evaluation.
   std::vector<float> factors{};
   kernels::Update update{};  ///< the one that is applied in this step, without UpdateRules

@@ -682,7 +682,7 @@ auto SegmentTasks<Storage>::rounds(const Pass& p) const -> std::vector<Round> {
 }
 
 /// Calls `each` with the pass of every round, for whose tokens alone routes and gates are made;
-/// they are those of all tokens again afterwards.
+/// afterwards routes and gates are made for all tokens again.
 template <class Storage>
 template <class Each>
 void SegmentTasks<Storage>::for_rounds(const Pass& p, Each each) const {
@@ -702,8 +702,8 @@ void SegmentTasks<Storage>::for_rounds(const Pass& p, Each each) const {
   choose(p);
 }
 
-/// Makes what the operators up to one have written for a round's tokens, but for routes and what is
-/// kept of all tokens.
+/// Makes the tensors again that the operators up to index `last` write, for a round's tokens: all
+/// but routes and tensors that are kept of all tokens.
 template <class Storage>
 void SegmentTasks<Storage>::make_of_round(const Pass& q, int last) const {
   for (int i = 0; i <= last; ++i) {
@@ -837,8 +837,8 @@ void SegmentTasks<Storage>::run_backward(const Pass& p, const model::BackwardCal
   if (op.read == TensorId::input) shared.sum = c.d_read;
 }
 
-/// Of a split backward, another microbatch's first part may take rounds and so make gradients of
-/// experts' weights before the second part of the first microbatch: all parts add to zeros.
+/// The first part of a split backward makes gradients of experts' weights too if it takes rounds,
+/// so maybe before the second part of the first microbatch. Therefore all parts add to zeros.
 template <class Storage>
 void SegmentTasks<Storage>::begin_experts_gradients(Pass& p) const {
   p.adds = p.o.task.operation == Operation::backward_weights;

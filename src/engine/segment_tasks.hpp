@@ -26,7 +26,7 @@ class SegmentTasks {
   void loss(const Operands& o, const StepScalars& step) const;
   void backward(const Operands& o, const StepScalars& step) const;
 
-  /// What the experts had to do since the last call. Recomputation does not count.
+  /// Work of the experts since the last call. Recomputation does not count.
   ExpertLoads take_loads() const;
 
  private:
@@ -72,7 +72,7 @@ class SegmentTasks {
     const Operands& o;
     const List& list;
     const BlockPieces& block;
-    int rows;  ///< of all tokens, or of those of a round
+    int rows;  ///< of all tokens, or of a round's
     bool backward;
     Storage *scratch, *products;
     Storage* dequantized = nullptr;  ///< place of a factor that is made of blocks
@@ -148,14 +148,14 @@ class SegmentTasks {
   bool needs_rounds(const Pass& p) const {
     return p.list.room > 0 && made_routes(p).held_rows() > p.list.room;
   }
-  /// Whether what a pass keeps of a tensor is of all tokens, not of the last round.
+  /// Whether a pass keeps a tensor of all tokens, not of the last round.
   bool lasts(const Pass& p, model::TensorId id) const {
     return keeps(p, id) && !p.list.tensor(id).held;
   }
   void make_of_round(const Pass& q, int last) const;
   void forward_in_rounds(const Pass& p, int choice, const ConstMatrix& sum) const;
   void begin_experts_gradients(Pass& p) const;
-  /// What the calls of a backward share.
+  /// State that the calls of a backward share.
   struct Backward {
     const StepScalars& step;
     ConstMatrix sum;         ///< added to the gradient of the input

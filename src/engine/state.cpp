@@ -77,17 +77,6 @@ void add_range(std::vector<Slab>& slabs, const model::Block& block, const model:
   }
 }
 
-/// Place in the whole tensor of element `index` of a slice.
-std::int64_t global_index(const Slab& slab, std::int64_t index) {
-  std::int64_t global = 0, stride = 1;
-  for (std::size_t d = slab.shape.size(); d-- > 0;) {
-    global += (slab.offset[d] + index % slab.shape[d]) * stride;
-    index /= slab.shape[d];
-    stride *= slab.global_shape[d];
-  }
-  return global;
-}
-
 /// The initial values of elements [first, first + values.size()) of a slab: each thread makes a
 /// part of them.
 void initial_values(const model::Parameter& parameter, const Slab& slab, std::int64_t first,
@@ -324,6 +313,16 @@ std::vector<std::string> nonfinite_parameters(const std::vector<Slab>& slabs) {
         std::ranges::find(names, slab.name) == names.end() && is_nonfinite(slab))
       names.push_back(slab.name);
   return names;
+}
+
+std::int64_t global_index(const Slab& slab, std::int64_t index) {
+  std::int64_t global = 0, stride = 1;
+  for (std::size_t d = slab.shape.size(); d-- > 0;) {
+    global += (slab.offset[d] + index % slab.shape[d]) * stride;
+    index /= slab.shape[d];
+    stride *= slab.global_shape[d];
+  }
+  return global;
 }
 
 std::vector<float> values(const Slab& slab) {

@@ -363,11 +363,11 @@ plan::Plan read_plan(GivenArguments& given, const deck::Deck& deck, const model:
         "ranks",
         batch, b, dp);
   const int data_ranks = dp * cp, of_stage = data_ranks * tp;
-  const int expert_data_ranks = model::Split{.tp = tp, .ep = ep}.expert_data_ranks();
-  if (data_ranks % expert_data_ranks != 0)
+  const plan::Stage divided{.dp = dp, .cp = cp, .tp = tp, .ep = ep};
+  if (data_ranks % divided.expert_data_ranks() != 0)
     given.refuse("--expert-model-parallel-size {} does not divide the {} devices of a stage", ep,
                  of_stage);
-  const int state_ranks = data_ranks / expert_data_ranks;  // with the same weights
+  const int state_ranks = divided.state_ranks();
   if (of_stage > per_node && of_stage % per_node != 0)
     given.refuse("a stage of {} devices is no whole number of nodes with {}", of_stage, per_node);
   const int asked_zero = data_ranks > 1 ? zero_level(given) : 0;

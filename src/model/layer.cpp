@@ -267,15 +267,13 @@ void Derivation::order_backward() {
 
 void Derivation::place_forward() {
   Scratch scratch(s_);
-  const Expr tp = Expr::variable("tp");
-  const Expr ranks = s_.kind == SegmentKind::experts ? max(tp, Expr::variable("ep")) : tp;
   for (int i = 0; i < int(s_.operators.size()); ++i) {
     const TensorId made = op(i).written;
     if (in_forward_scratch(made) && !scratch.holds(made)) {
       const Tensor& tensor = s_.tensor(made);
       // One rank's sum is made where its rows are kept.
       const Expr elements =
-          tensor.summed ? less(1.0, ranks) * tensor.elements() : tensor.elements();
+          tensor.summed ? less(1.0, sum_ranks(s_.kind)) * tensor.elements() : tensor.elements();
       s_.tensor(made).forward_offset = scratch.place(made, elements);
     }
     const std::vector<int> last = readers(op(i).read);
@@ -335,6 +333,15 @@ std::string name(ParameterId id) {
     case Part::lora_b: return module_name(id.module) + ".lora_b";
   }
   return "";
+}
+
+AxisSet sum_axes(SegmentKind kind) {
+  return kind == SegmentKind::experts ? expert_axes : AxisSet(Axis::tp);
+}
+
+Expr sum_ranks(SegmentKind kind) {
+  const Expr tp = Expr::variable("tp");
+  return kind == SegmentKind::experts ? max(tp, Expr::variable("ep")) : tp;
 }
 
 std::string module_name(Module module) {

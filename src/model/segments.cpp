@@ -38,7 +38,7 @@ struct Sizes {
   Expr ffn_tp, mlp_in_tp, vocab_tp;
 
  private:
-  /// Of an MLP's or an expert's inner features, those on this rank.
+  /// This rank's share of the inner features of an MLP or an expert.
   Expr share_of_expert(const Config& m) const {
     return m.num_experts > 0 ? min(ep / tp, 1.0) : 1.0 / tp;
   }
@@ -154,9 +154,7 @@ class SegmentList {
   void norm(const std::string& name, Module module, TensorId read, TensorId written);
   /// Cuts the rows of a tensor over the ranks that sum the output.
   void cut(TensorId id) {
-    const Expr ranks =
-        segment_.kind == SegmentKind::experts ? s_.tp * expert_data_ranks(m_) : s_.tp;
-    segment_.tensor(id).rows = s_.tokens / ranks;
+    segment_.tensor(id).rows = s_.tokens / sum_ranks(segment_.kind);
     segment_.tensor(id).cut = sum_axes(segment_.kind);
   }
   void exchange(std::string name, OperatorKind kind, TensorId read, TensorId written, AxisSet axes);
@@ -189,7 +187,7 @@ class SegmentList {
   Segment segment_;
   TensorId routes_ = {};  ///< of the tokens' copies
   Expr held_ = 0.0;  ///< rows that the experts on a rank are expected to have where they have most
-  Expr room_ = 0.0;  ///< rows of tensors of held experts: held_, at least those of one token
+  Expr room_ = 0.0;  ///< rows of tensors of held experts: held_, and at least one token's
 };
 
 void SegmentList::product(std::string name, OperatorKind kind, TensorId read, TensorId written,
@@ -619,10 +617,6 @@ Expr stream_bytes(const Config& config, SegmentKind kind) {
 Expr expert_data_ranks(const Config& config) {
   if (config.num_experts == 0) return 1.0;
   return max(Expr::variable("ep") / Expr::variable("tp"), 1.0);
-}
-
-AxisSet sum_axes(SegmentKind kind) {
-  return kind == SegmentKind::experts ? expert_axes : AxisSet(Axis::tp);
 }
 
 Expr stream_shard_bytes(const Config& config) { return stream_bytes(config) / Sizes(config).tp; }

@@ -78,9 +78,8 @@ Axes::Axes(const deck::SearchKeys& search)
 }
 
 std::vector<Sharding> Axes::shardings(const Layout& mesh) const {
-  const model::Split split{.tp = mesh.tp, .ep = mesh.ep};
-  const int ranks = mesh.dp * mesh.cp / split.expert_data_ranks();  // with the same weights
-  if (ranks == 1) return {{zero_levels[0], 1}};                     // nothing to shard over
+  const int ranks = stage_of(mesh, "").state_ranks();
+  if (ranks == 1) return {{zero_levels[0], 1}};  // nothing to shard over
   std::vector<Sharding> found;
   const bool within_node =
       shard_within_node && mesh.nodes > 1 && ranks > mesh.nodes && ranks % mesh.nodes == 0;
