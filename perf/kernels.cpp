@@ -196,6 +196,15 @@ void measure_vectors(Report& report, std::int64_t count) {
   report.passes("fill", shape, 4.0 * elements, [&] { fill(1.0f, y); });
   report.passes("sum_squares", shape, 4.0 * elements, [&] { sum_squares(x, Write::replace, sum); });
   report.passes("adamw", shape, 28.0 * elements, [&] { adamw(update, nullptr, updated); });
+  for (const Moments moments : {Moments::bf16, Moments::fp8}) {
+    const UpdateKernel narrow = update_kernels("adamw", moments).here;
+    UpdatedElements of = updated;
+    of.count = count / quantized_block * quantized_block;
+    of.formats = {Quantization::float8, Quantization::ufloat8};
+    report.passes(moments == Moments::bf16 ? "adamw, moments in bf16" : "... in fp8", shape,
+                  (moments == Moments::bf16 ? 20.0 : 16.25) * elements,
+                  [&] { narrow(update, nullptr, of); });
+  }
   updated.rounded = rounded.data();
   report.passes("adamw (bf16)", shape, 30.0 * elements, [&] { adamw(update, nullptr, updated); });
 }

@@ -9,6 +9,7 @@
 
 #include <cstdlib>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/text.hpp"
@@ -24,7 +25,7 @@ namespace {
 
 using namespace brume;
 
-model::Config bench_model(const model::OptimizerRow& optimizer) {
+model::Config bench_model(const model::OptimizerRow& optimizer, Moments moments = Moments::fp32) {
   return {.family = &model::family("llama"),
           .num_layers = 4,
           .hidden_size = 512,
@@ -35,7 +36,8 @@ model::Config bench_model(const model::OptimizerRow& optimizer) {
           .vocab_size = 4096,
           .qkv_bias = false,
           .linear_bias = false,
-          .optimizer = &optimizer};
+          .optimizer = &optimizer,
+          .moments = moments};
 }
 
 /// Data parallelism with and without ZeRO 1, and tensor parallelism.
@@ -63,23 +65,32 @@ void run(comm::Session& session, comm::Communicator& world, int sequences, int r
   Table table({"optimizer", "split", "predicted", "measured", "predicted / measured", "of adamw",
                "memory of a rank"});
   std::vector<double> baseline_s;
-  for (const model::OptimizerRow* row : {&model::adamw, &model::lion, &model::sgd, &model::muon}) {
-    const model::Config model = bench_model(*row);
+  using Kind = std::pair<const model::OptimizerRow*, Moments>;
+  const Kind adamw{&model::adamw, Moments::fp32};
+  for (const auto& kind : {adamw,
+                           Kind{&model::adamw, Moments::bf16},
+                           {&model::adamw, Moments::fp8},
+                           {&model::lion, Moments::fp32},
+                           {&model::sgd, Moments::fp32},
+                           {&model::muon, Moments::fp32}}) {
+    const auto& [row, moments] = kind;
+    const model::Config model = bench_model(*row, moments);
     const std::vector<plan::Plan> all = plans(model, sequences, world.size());
     const std::vector<perf::Measurement> measured =
         perf::measure(all, model, session, world, rounds);
     for (std::size_t i = 0; i < all.size(); ++i) {
-      if (row == &model::adamw) baseline_s.push_back(measured[i].iteration_s);
+      if (kind == adamw) baseline_s.push_back(measured[i].iteration_s);
       const plan::Stage& stage = all[i].stages[0];
       const auto programs = schedule::compile_all(all[i], model);
       const double predicted_s = schedule::simulate(programs, all[i], model, profile).iteration_s,
                    measured_s = measured[i].iteration_s;
-      table.add({row->name,
-                 fmt::format("dp {} tp {} ZeRO {}", stage.dp, stage.tp, stage.zero_level),
-                 format_seconds(predicted_s), format_seconds(measured_s),
-                 fmt::format("{:.3f}", predicted_s / measured_s),
-                 fmt::format("{:.3f}", measured_s / baseline_s[i]),
-                 format_bytes(double(programs[0].arena_bytes[0]))});
+      table.add(
+          {moments == Moments::fp32 ? row->name : fmt::format("{}, {}", row->name, name(moments)),
+           fmt::format("dp {} tp {} ZeRO {}", stage.dp, stage.tp, stage.zero_level),
+           format_seconds(predicted_s), format_seconds(measured_s),
+           fmt::format("{:.3f}", predicted_s / measured_s),
+           fmt::format("{:.3f}", measured_s / baseline_s[i]),
+           format_bytes(double(programs[0].arena_bytes[0]))});
     }
   }
   if (world.rank() == 0)

@@ -163,13 +163,18 @@ inline void adapt(int i, model::Config& model, bool in_every_layer = true) {
   });
 }
 
-/// Gives a model an adapter of layers in blocks of 4 or 8 bits, with rows that tp = 2 cuts
-/// between blocks, tp = 4 those of some models.
-inline void quantize(int i, model::Config& model) {
+/// Gives a model rows that tp = 2 cuts between blocks, tp = 4 those of some models.
+inline void take_rows_of_blocks(int i, model::Config& model) {
   model.num_heads = 4;
   if (model.num_heads % model.kv_heads() != 0) model.num_kv_heads = 2;
   model.hidden_size = 128, model.head_size = i % 3 == 0 ? 64 : 32;
   model.ffn_size = i % 3 == 0 ? 256 : 128;
+  if (model.num_experts > 0) model.expert_ffn_size = model.ffn_size;
+}
+
+/// Gives a model an adapter of layers in blocks of 4 or 8 bits.
+inline void quantize(int i, model::Config& model) {
+  take_rows_of_blocks(i, model);
   adapt(i, model);
   model.quantization = i % 2 == 0 ? Quantization::nf4 : Quantization::int8;
 }

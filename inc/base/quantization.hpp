@@ -1,7 +1,8 @@
-/// @file Formats of 4 and 8 bits that weights may be kept in while nothing trains them.
+/// @file Formats of 4 and 8 bits in blocks: of weights that nothing trains, and of moments.
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -17,14 +18,18 @@ namespace brume {
 ///   int8  value = scale code / 127, codes from -127 to 127
 ///   nf4   value = scale nf4_value(code), two codes per byte, the first one in its high bits
 ///
+///   float8   value = +-scale float8_magnitude(code), a sign and 7 bits
+///   ufloat8  value = scale float8_magnitude(code), 8 bits; none is negative
+///
 /// A block is its scale, then its codes. Values that were made of codes have the same codes again,
-/// also if a format of 16 bits held them. A value that is not finite makes all of its block NaN.
+/// of int8 and nf4 also if a format of 16 bits held them. A value that is not finite makes all of
+/// its block NaN.
 ///
 /// @source  Dettmers et al. 2023 (QLoRA), appendix E; blocks of 64 and nibbles as bitsandbytes
-enum class Quantization : std::uint8_t { none, int8, nf4 };
+enum class Quantization : std::uint8_t { none, int8, nf4, float8, ufloat8 };
 
 constexpr const char* name(Quantization format) {
-  constexpr const char* names[] = {"none", "int8", "nf4"};
+  constexpr const char* names[] = {"none", "int8", "nf4", "float8", "ufloat8"};
   return names[std::size_t(format)];
 }
 
@@ -63,8 +68,65 @@ constexpr float nf4_value(int code) {
 constexpr float int8_value(int code) { return float(code) * (1.0f / 127.0f); }
 static_assert(int8_value(127) == 1.0f);
 
+// --- float8 and ufloat8 --------------------------------------------------------------------------
+
+constexpr bool is_float8(Quantization format) {
+  return format == Quantization::float8 || format == Quantization::ufloat8;
+}
+constexpr int fraction_bits(Quantization format) { return format == Quantization::float8 ? 3 : 4; }
+
+inline constexpr int float8_exponent = 14;  ///< 2^-14 is the smallest value of full precision
+inline constexpr std::uint32_t to_nearest = 0x80000000u;
+
+/// A value from 0 to 1 of a code with an exponent of 4 bits and a fraction: below 2^-14 the steps
+/// are equal.
+constexpr float float8_magnitude(int code, int fraction_bits) {
+  constexpr std::uint32_t bias = 127 - float8_exponent - 1;
+  const std::uint32_t bits = (std::uint32_t(code) << (23 - fraction_bits)) + (bias << 23);
+  const float large = std::bit_cast<float>(bits);
+  const float small = 1.0f / float(1 << (float8_exponent + fraction_bits)) * float(code);
+  return code >> fraction_bits == 0 ? small : large;
+}
+static_assert(float8_magnitude(15 << 3, 3) == 1.0f && float8_magnitude(15 << 4, 4) == 1.0f);
+
+/// The code of x from 0 to 1, rounded up with the probability (x - below) / (above - below).
+///
+/// @param chance  32 bits that decide; to_nearest
+constexpr int float8_code(float x, int fraction_bits, std::uint32_t chance) {
+  constexpr std::uint32_t bias = 127 - float8_exponent - 1;
+  const int shift = 23 - fraction_bits;
+  const std::uint32_t bits = std::bit_cast<std::uint32_t>(x) + (chance >> (32 - shift));
+  const int large = int(bits >> shift) - int(bias << fraction_bits);
+  const float steps = x * float(1 << (float8_exponent + fraction_bits));
+  const int small = int(steps + float(std::int32_t(chance >> 13)) * (1.0f / float(1 << 19)));
+  return x < 1.0f / float(1 << float8_exponent) ? small : large;
+}
+
+/// Divisor of a block's values before they become codes.
+constexpr float float8_divisor(float scale) { return scale > 0.0f ? scale : 1.0f; }
+
+/// The byte of a value in float8 or ufloat8. What is not 0 is not rounded to 0 in ufloat8: second
+/// moments stand under a quotient.
+///
+/// @param divisor  float8_divisor of the block's scale
+constexpr int float8_code(Quantization format, float value, float divisor, std::uint32_t chance) {
+  const float x = (value < 0.0f ? -value : value) / divisor;
+  const int code = float8_code(x, fraction_bits(format), chance);
+  const int sign = value < 0.0f ? 0x80 : 0, least = x > 0.0f ? 1 : 0;
+  return format == Quantization::float8 ? code | sign : code > least ? code : least;
+}
+
+constexpr float float8_value(Quantization format, int byte) {
+  const bool has_sign = format == Quantization::float8;
+  const float magnitude = float8_magnitude(has_sign ? byte & 0x7F : byte, fraction_bits(format));
+  return has_sign && byte >= 0x80 ? -magnitude : magnitude;
+}
+
+// --- blocks --------------------------------------------------------------------------------------
+
 /// Code i of a block as a value without its scale.
 constexpr float unscaled_value(Quantization format, const std::byte* codes, int i) {
+  if (is_float8(format)) return float8_value(format, int(codes[i]));
   if (format == Quantization::int8) return int8_value(int(std::int8_t(codes[i])));
   const int pair = int(codes[i / 2]);
   return nf4_value(i % 2 == 0 ? pair >> 4 : pair & 15);
@@ -98,6 +160,11 @@ inline void quantize_block(Quantization format, std::span<const float, quantized
   const float whole = scale > 0.0f ? scale : 1.0f;  // a block of zeros divides by it
   std::array<std::int32_t, quantized_block> codes{};
   if (!finite) return void(std::memset(bytes, 0, std::size_t(code_bytes(format))));
+  if (is_float8(format)) {
+    for (std::size_t i = 0; i < codes.size(); ++i)
+      bytes[i] = std::byte(float8_code(format, values[i], whole, to_nearest));
+    return;
+  }
   if (format == Quantization::int8) {
     for (std::size_t i = 0; i < codes.size(); ++i) {
       const float scaled = 127.0f * (values[i] / whole);

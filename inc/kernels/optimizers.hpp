@@ -3,10 +3,13 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <string_view>
 #include <variant>
 
+#include "base/moments.hpp"
 #include "base/narrow.hpp"
+#include "base/quantization.hpp"
 
 namespace brume::kernels {
 
@@ -38,6 +41,10 @@ struct ElementNumbers {
     const std::int64_t k = first + i;
     return before + (run == 0 ? k : k / run * stride + k % run);
   }
+  /// End of element i's run: up to there numbers follow each other.
+  constexpr std::int64_t end_of_run(std::int64_t i) const {
+    return run == 0 ? std::numeric_limits<std::int64_t>::max() : i + run - (first + i) % run;
+  }
 };
 
 /// Elements of one parameter, and all that their update reads and writes.
@@ -46,6 +53,7 @@ struct UpdatedElements {
   const float* grad = nullptr;
   float* weight = nullptr;                       ///< master weight below fp32
   std::array<void*, most_state_fields> state{};  ///< fields as the optimizer's row lists them
+  std::array<Quantization, most_state_fields> formats{};  ///< formats of blocks, by Moments::fp8
   /// Copy of the master weight that layers compute with; a null float* in fp32.
   std::variant<float*, bfloat16*, float16*> rounded{};
   ElementNumbers numbers{};  ///< roundings of moments depend on them
@@ -60,9 +68,6 @@ struct UpdatedElements {
 ///                 without clipping not read
 using UpdateKernel = void (*)(const Update& update, const double* squares,
                               const UpdatedElements& elements);
-
-/// Format of an optimizer's state, but for master weights.
-enum class Moments { fp32, bf16 };
 
 /// Kernels of one optimizer.
 struct UpdateKernels {
@@ -94,9 +99,10 @@ struct UpdateKernels {
 /// w = w - lr m
 ///
 /// @source  order of operations as torch.optim.SGD with momentum
-/// Moments in bf16 are rounded by chance, so that they stay right on average where a step changes
-/// them by less than a rounding: up with the probability (x - below) / (above - below), by a number
-/// that follows from the update's t, the element's number and the field.
+/// Moments in bf16 and in 8 bits are rounded by chance, so that they stay right on average where a
+/// step changes them by less than a rounding: up with the probability (x - below) / (above -
+/// below), by a number that follows from the update's t, the element's number and the field. In 8
+/// bits elements are whole blocks, and the largest of a block, its scale, stays exact.
 ///
 /// @throws Error(bug) for an optimizer without kernels
 UpdateKernels update_kernels(std::string_view optimizer, Moments moments = Moments::fp32);

@@ -134,7 +134,7 @@ struct Config {
   Precision precision = Precision::fp32;
   Quantization quantization = Quantization::none;  ///< format of layers' frozen matrices
   const OptimizerRow* optimizer = &adamw;          ///< outlives the Config
-  Precision moments = Precision::fp32;  ///< format of its state, but for master weights: or bf16
+  Moments moments = Moments::fp32;                 ///< format of its state, but for master weights
 
   int head_dim() const { return head_size > 0 ? head_size : hidden_size / num_heads; }
   int kv_heads() const { return num_kv_heads > 0 ? num_kv_heads : num_heads; }
@@ -251,6 +251,7 @@ struct Parameter {
   int block_elements = 1;  ///< elements of flat buffers that a quantized block takes
   /// matrix: an update works on each matrix of the last two dimensions of `shape` alone
   UpdateUnit unit = UpdateUnit::element;
+  bool blocked_moments = false;  ///< its moments are quantized: blocks of consecutive elements
   std::int64_t first_index = 0;  ///< global index of its first element, for initial values
 
   std::int64_t elements() const;
@@ -323,25 +324,28 @@ bool fits(const std::string& pattern, const std::string& name);
 
 /// Numbers of fp32 in a cache line: at multiples of it pieces of a block begin and ranges are cut.
 inline constexpr std::int64_t alignment_elements = 16;
-/// The same of a block's frozen elements, which also cuts between quantized blocks.
+/// The same of a block's trained and frozen elements, which also cut between quantized blocks.
+std::int64_t trained_alignment(const Block& block);
 std::int64_t frozen_alignment(const Block& block);
-/// Says why tp cannot cut the model's quantized matrices: "tp = 4 must ..."; empty if it can.
+/// Says why tp cannot cut the model's quantized weights and moments: "tp = 4 must ..."; empty if it
+/// can, experts too.
 std::string quantization_fault(const Config& config, int tp);
 
 /// The flat buffer of a block on one tp rank: what is trained, which alone has gradients and
 /// optimizer state, and behind it what is frozen. Partial gradients come first, so that one small
 /// all-reduce covers them, and experts last, before which an all-reduce over Axis::ep ends; each
-/// piece starts at a multiple of 16 elements, both parts are multiples of `shards` * 16 so that
-/// ZeRO can cut them into equal aligned shards. Where tp cuts unevenly each rank has room for the
-/// first one's piece, the largest: all ranks' layouts are alike. As far as that leaves room, whole
-/// matrices of an update come last. Among frozen elements frozen_alignment takes the place of 16.
+/// piece starts at a multiple of trained_alignment or frozen_alignment, both parts are multiples of
+/// `shards` times that so that ZeRO can cut them into equal aligned shards. Where tp cuts unevenly
+/// each rank has room for the first one's piece, the largest: all ranks' layouts are alike. As far
+/// as that leaves room, whole matrices of an update and blocked moments come last.
 struct Layout {
-  std::vector<Piece> pieces;          ///< pieces in flat order
-  std::int64_t partial_elements;      ///< leading elements whose gradients are partial over tp
-  std::int64_t dense_elements;        ///< leading ones, behind which all are of experts
-  std::int64_t elementwise_elements;  ///< leading ones, behind which all are of whole matrices
-  std::int64_t trained_elements;      ///< leading elements, padding included
-  std::int64_t elements;              ///< all, padding included
+  std::vector<Piece> pieces;         ///< pieces in flat order
+  std::int64_t partial_elements;     ///< leading elements whose gradients are partial over tp
+  std::int64_t dense_elements;       ///< leading ones, behind which all are of experts
+  std::int64_t full_state_elements;  ///< leading ones, behind which all have less state: of whole
+                                     ///< matrices or in blocks
+  std::int64_t trained_elements;     ///< leading elements, padding included
+  std::int64_t elements;             ///< all, padding included
 
   /// The piece of the parameter whose name ends in `suffix`. @throws Error(bug)
   const Piece& piece(const Block& block, std::string_view suffix) const;
@@ -355,9 +359,9 @@ Layout layout(const Block& block, int tp, int tp_rank, int shards, ExpertRanks e
 
 /// Elements of both parts of the flat buffer as expressions in "tp", "ep", "dp" and "cp", of which
 /// dp cp / expert_data_ranks() are the shards, Layout::dense_elements and
-/// Layout::elementwise_elements.
+/// Layout::full_state_elements.
 struct LayoutElements {
-  Expr trained, frozen, dense, elementwise;
+  Expr trained, frozen, dense, full_state;
 };
 LayoutElements layout_elements(const Config& config, const Block& block);
 /// The leading elements of it whose gradients are partial over tp, in variable "tp".
@@ -462,6 +466,8 @@ std::int64_t num_parameters(const Config& config);
 std::int64_t num_active_parameters(const Config& config);
 /// Values that are kept in quantized blocks.
 std::int64_t num_quantized(const Config& config);
+/// Trained parameters whose moments are in blocks.
+std::int64_t num_blocked_moments(const Config& config);
 /// Names of the parameters that are not trained.
 std::set<std::string> frozen_names(const Config& config);
 /// How many parameters are frozen, and what that saves; empty where all are trained.

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/moments.hpp"
+#include "base/quantization.hpp"
 #include "model/precision.hpp"
 
 namespace brume::model {
@@ -14,17 +16,33 @@ namespace brume::model {
 struct Config;
 struct Layout;
 
+/// Elements of a block by their state: those behind Layout::full_state_elements have less.
+enum class StateOf { all, full, lean };
+
 /// One number that is kept for each trained element.
 struct StateField {
-  const char* name;  ///< kind of its slabs, in checkpoints too
-  Precision storage = Precision::fp32;
-  bool of_elements = false;  ///< not kept of what is updated as whole matrices
+  const char* name;                     ///< kind of its slabs, in checkpoints too
+  Precision storage = Precision::fp32;  ///< format of values; blocks have it in checkpoints only
+  bool positive = false;                ///< never below 0
+  Quantization quantization = Quantization::none;  ///< format in blocks
+  StateOf of = StateOf::all;                       ///< elements that have it
 
-  constexpr int bytes() const { return weight_bytes(storage); }
+  /// Bytes of so many elements: whole blocks of quantized ones.
+  constexpr std::int64_t bytes(std::int64_t elements) const {
+    return quantization == Quantization::none
+               ? elements * weight_bytes(storage)
+               : elements / quantized_block * block_bytes(quantization);
+  }
+  constexpr double element_bytes() const {
+    return double(bytes(quantized_block)) / quantized_block;
+  }
   /// The field in this format, unless it names another.
-  constexpr StateField in(Precision moments) const {
+  constexpr StateField in(Moments moments) const {
     StateField field = *this;
-    if (storage == Precision::fp32) field.storage = moments;
+    if (storage != Precision::fp32) return field;
+    if (moments == Moments::bf16) field.storage = Precision::bf16;
+    if (moments == Moments::fp8)
+      field.quantization = positive ? Quantization::ufloat8 : Quantization::float8;
     return field;
   }
 };
@@ -52,10 +70,10 @@ struct OptimizerRow {
   /// of the step comes, and the state.
   ///
   /// @param moments  format of fields that do not name another
-  constexpr double moved_bytes(Precision moments = Precision::fp32) const {
+  constexpr double moved_bytes(Moments moments = Moments::fp32) const {
     double bytes =
         of_elements ? 2.0 * grad_bytes : grad_bytes + 2.0 * weight_bytes(Precision::fp32);
-    for (const StateField& field : fields) bytes += 2.0 * field.in(moments).bytes();
+    for (const StateField& field : fields) bytes += 2.0 * field.in(moments).element_bytes();
     return bytes;
   }
 };
@@ -65,18 +83,20 @@ inline constexpr int orthogonalize_iterations = 5;  ///< steps of Muon's iterati
 extern const OptimizerRow adamw, lion, sgd, muon;
 
 /// Kind of rows of profiles for updates of elements by the model's optimizer.
-std::string update_kind(const OptimizerRow& row, Precision moments);
+std::string update_kind(const OptimizerRow& row, Moments moments);
 
 /// @throws Error(input) if no row has this name
 const OptimizerRow& optimizer(std::string_view name);
+/// @throws Error(input) where no format is called so
+Moments moments(std::string_view name);
 
-/// Fields of an element's state, in the order of a buffer, which holds them one after another:
-/// those of the model's optimizer, and below fp32 the master weight as a "weight".
+/// Fields of elements' state, in the order of a buffer, which holds them one after another: those
+/// of the model's optimizer, and below fp32 the master weight as a "weight". An element has those
+/// of its kind, in the order of the optimizer's row.
 std::vector<StateField> state_fields(const Config& config);
-/// Bytes of all fields of an element.
-int optimizer_bytes(const Config& config);
-/// Bytes of the fields that elements of whole matrices have, too.
-int matrix_optimizer_bytes(const Config& config);
+/// Bytes of an element with full state, and of one behind Layout::full_state_elements.
+double optimizer_bytes(const Config& config);
+double lean_optimizer_bytes(const Config& config);
 
 /// A field of a range of a block's elements within the range's buffer.
 struct FieldPart {
@@ -84,7 +104,7 @@ struct FieldPart {
   std::int64_t first, elements;  ///< elements of the block's layout
   std::int64_t first_byte;
 };
-/// The fields of `elements` elements from `first` on: those of whole matrices lack some.
+/// The fields of `elements` elements from `first` on.
 std::vector<FieldPart> state_parts(const Config& config, const Layout& layout, std::int64_t first,
                                    std::int64_t elements);
 std::int64_t state_bytes(const Config& config, const Layout& layout, std::int64_t first,

@@ -95,6 +95,11 @@ struct Elements {
   N frozen;
 };
 
+/// Alignments of both parts.
+inline Elements<std::int64_t> alignments(const model::Block& block) {
+  return {model::trained_alignment(block), model::frozen_alignment(block)};
+}
+
 /// The part of a block that a rank keeps from step to step, in elements of its flat layout. Frozen
 /// parameters have weights only.
 template <class N>
@@ -117,12 +122,13 @@ struct KeptState {
 /// staged where they are sharded or partly on the host; what is not staged is used in place.
 /// Gradients that go down are those of the first shard, which has fewest on the host.
 ///
-/// @param whole             of the block's layout, multiples of alignments times dp
-/// @param frozen_alignment  model::frozen_alignment of the block
-/// @source                  src/schedule/README.md, "State"
+/// @param whole      of the block's layout, multiples of alignments times dp
+/// @param alignment  of the block
+/// @source           src/schedule/README.md, "State"
 template <class N>
 KeptState<N> kept_state(const StateKnobs<N>& knobs, const Elements<N>& whole,
-                        std::int64_t frozen_alignment = model::alignment_elements) {
+                        const Elements<std::int64_t>& alignment = {model::alignment_elements,
+                                                                   model::alignment_elements}) {
   using numbers::less, numbers::select, std::max, std::min;
   const Sharded<N> shards = sharded(knobs.zero_level, knobs.shard_ranks);
   const auto kept = [&](const N& part, const N& is_sharded) {
@@ -131,15 +137,17 @@ KeptState<N> kept_state(const StateKnobs<N>& knobs, const Elements<N>& whole,
   const Elements<N> weights{kept(whole.trained, shards.weights),
                             kept(whole.frozen, shards.weights)};
   const Elements<N> host_weights{
-      offloaded_elements(knobs.weight_offload_ratio, weights.trained),
-      offloaded_elements(knobs.weight_offload_ratio, weights.frozen, frozen_alignment)};
+      offloaded_elements(knobs.weight_offload_ratio, weights.trained, alignment.trained),
+      offloaded_elements(knobs.weight_offload_ratio, weights.frozen, alignment.frozen)};
   const N grads = kept(whole.trained, shards.grads),
           optimizer = kept(whole.trained, shards.optimizer);
-  const N host_grads = offloaded_elements(knobs.grad_offload_ratio, grads),
-          offloaded = offloaded_elements(knobs.optim_offload_ratio, optimizer),
-          on_disk = offloaded_elements(knobs.optim_disk_ratio, optimizer),
-          in_memory = offloaded - on_disk,
-          host_updated = min(offloaded_elements(knobs.host_update_ratio, optimizer), in_memory);
+  const auto part = [&](const N& ratio, const N& range) {
+    return offloaded_elements(ratio, range, alignment.trained);
+  };
+  const N host_grads = part(knobs.grad_offload_ratio, grads),
+          offloaded = part(knobs.optim_offload_ratio, optimizer),
+          on_disk = part(knobs.optim_disk_ratio, optimizer), in_memory = offloaded - on_disk,
+          host_updated = min(part(knobs.host_update_ratio, optimizer), in_memory);
   const N none = 0.0, before_them = grads - host_grads - (optimizer - host_updated);
   return {.whole = whole,
           .weights = weights,

@@ -41,6 +41,23 @@ deck=$adamw tiny_job --set output.directory=searched --set training.steps=16 > l
 [ "$code" -eq 2 ] && grep -q 'brume: .*has moments of training.optimizer.name = "muon"' log ||
   { cat log; fail "AdamW went on without its second moment"; }
 
+# In 8 bits, of rows of blocks: the same bits after a resume under the same plan, others go on in another format.
+blocks='--set model.hidden_size=128 --set training.optimizer.moments="fp8"'
+deck=$adamw
+plan 'zero_level = 1
+optim_offload_ratio = 0.5' 4 - 2 2 > three.toml
+tiny_job $blocks --set output.directory=whole8 --plan three.toml
+tiny_job $blocks --set output.directory=parts8 --plan three.toml --steps 5
+tiny_job $blocks --set output.directory=parts8 --plan three.toml
+[ "$(state whole8 12)" = "$(state parts8 12)" ] || fail "a resume changed moments in 8 bits"
+tiny_job --set model.hidden_size=128 --set output.directory=parts8 --plan two.toml --set training.steps=16
+[ "$(losses parts8 | wc -l)" -eq 16 ] || fail "moments in 8 bits did not go on in fp32"
+refused_soon 2 'has rows of a multiple of 64 values' "$BRUME" check "$deck" --set "$profile" \
+  --set training.optimizer.moments=fp8 --set model.ffn_size=96
+deck=muon.toml
+refused_soon 2 '"fp8" is not for training.optimizer.name = "muon"' "$BRUME" check "$deck" --set "$profile" \
+  --set training.optimizer.moments=fp8
+
 memory() { "$BRUME" analyze muon.toml --set "$profile" --plan one.toml "$@" --json | sed -n 's/^ *"node_host_bytes": \([0-9]*\),*/\1/p'; }
 echo "host memory $(memory $bf16) of $(memory)"
 [ "$(memory $bf16)" -lt "$(memory)" ] || fail "nothing was saved"

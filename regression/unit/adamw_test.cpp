@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <memory>
 #include <utility>
@@ -251,6 +253,187 @@ TEST(AdamW, RepeatsBitwiseAlsoAmongThreads) {
     for (int t = 1; t <= 3; ++t) c.step(t, grad);
     return c.weight.values();
   });
+}
+
+// --- moments in 8 bits --------------------------------------------------------------------------
+
+/// Weights, and moments in blocks that begin at zero.
+struct Blocked {
+  explicit Blocked(std::size_t count, std::size_t fields = 2) : weight(count, 0.0f) {
+    for (std::size_t f = 0; f < fields; ++f)
+      blocks.emplace_back(count / quantized_block * block_bytes(Quantization::float8),
+                          std::byte{0});
+  }
+  UpdatedElements elements(const float* grad, std::size_t first, std::size_t count) {
+    UpdatedElements all{.count = std::int64_t(count),
+                        .grad = grad + first,
+                        .weight = weight.data() + first,
+                        .formats = {Quantization::float8, Quantization::ufloat8}};
+    for (std::size_t f = 0; f < blocks.size(); ++f)
+      all.state[f] = blocks[f].data() + first / quantized_block * block_bytes(Quantization::float8);
+    return all;
+  }
+  float value(std::size_t f, std::size_t i) const {
+    const Quantization formats[] = {Quantization::float8, Quantization::ufloat8};
+    std::array<float, quantized_block> values;
+    dequantize_block(formats[f],
+                     blocks[f].data() + i / quantized_block * block_bytes(Quantization::float8),
+                     values);
+    return values[i % quantized_block];
+  }
+  std::vector<float> weight;
+  std::vector<std::vector<std::byte>> blocks;
+};
+
+/// The mixer of kernels::drawn, written once more.
+std::uint32_t mixed(std::uint64_t number, std::uint32_t key) {
+  std::uint32_t x = std::uint32_t(number) ^ key;
+  x += std::uint32_t(number >> 32) * 0x9E3779B9u;
+  x = (x ^ (x >> 16)) * 0x7FEB352Du;
+  x = (x ^ (x >> 15)) * 0x846CA68Bu;
+  return x ^ (x >> 16);
+}
+
+/// A table of a format's values from 0 to 1.
+std::vector<float> table(int fraction_bits) {
+  std::vector<float> values;
+  const int steps = 1 << fraction_bits;
+  for (int k = 0; k < steps; ++k) values.push_back(std::ldexp(float(k), -14 - fraction_bits));
+  for (int exponent = -14; exponent < 0; ++exponent)
+    for (int k = 0; k < steps; ++k)
+      values.push_back(std::ldexp(float(steps + k), exponent - fraction_bits));
+  values.push_back(1.0f);
+  return values;
+}
+
+/// One step of AdamW by the formula, on moments that are kept as a table's numbers.
+struct Twin {
+  std::vector<float> weight, m, v;
+
+  void round(std::vector<float>& values, int fraction_bits, std::uint64_t turn,
+             std::uint64_t before) const {
+    const std::vector<float> codes = table(fraction_bits);
+    for (std::size_t first = 0; first < values.size(); first += quantized_block) {
+      float scale = 0.0f;
+      for (int i = 0; i < quantized_block; ++i)
+        scale = std::max(scale, std::abs(values[first + std::size_t(i)]));
+      for (std::size_t i = first; i < first + quantized_block; ++i) {
+        const float x = scale > 0.0f ? std::abs(values[i]) / scale : 0.0f;
+        std::size_t code = std::size_t(std::ranges::upper_bound(codes, x) - codes.begin()) - 1;
+        // The place between both neighbours, in as many bits as an octave's step has.
+        const std::uint32_t chance = mixed(before + i, mixed(turn, 0));
+        if (code + 1 < codes.size()) {
+          const double place = (double(x) - codes[code]) / (double(codes[code + 1]) - codes[code]);
+          const int drawn_bits = x < 0x1p-14f ? 19 : 23 - fraction_bits;
+          code += place + std::ldexp(double(chance >> (32 - drawn_bits)), -drawn_bits) >= 1.0;
+        }
+        if (fraction_bits == 4 && code == 0 && x > 0.0f) code = 1;
+        values[i] = std::copysign(scale * codes[code], values[i]);
+      }
+    }
+  }
+
+  void step(const Update& update, float grad_scale, const float* grad, std::uint64_t before) {
+    const auto turn = std::uint64_t(update.t) * 4;
+    const float kept = 1.0f - update.lr * update.weight_decay;
+    const float length = update.lr / float(1.0 - std::pow(update.beta1, update.t));
+    const float spread = 1.0f / float(1.0 - std::pow(update.beta2, update.t));
+    for (std::size_t i = 0; i < weight.size(); ++i) {
+      const float g = grad_scale * grad[i];
+      m[i] = float(update.beta1) * m[i] + float(1.0 - update.beta1) * g;
+      v[i] = float(update.beta2) * v[i] + float(1.0 - update.beta2) * g * g;
+      weight[i] = kept * weight[i] - length * m[i] / (std::sqrt(spread * v[i]) + update.eps);
+    }
+    round(m, 3, turn, before), round(v, 4, turn + 1, before);
+  }
+};
+
+// Bit by bit, of gradients whose sizes lie far apart, some of them 0.
+TEST(MomentsOf8Bits, EqualTheirTwin) {
+  constexpr std::size_t count = 5 * 4096 + 128;
+  constexpr std::uint64_t before = (std::uint64_t{3} << 32) + 11;
+  const UpdateKernels kernels = update_kernels("adamw", Moments::fp8);
+  for (const UpdateKernel kernel : {kernels.here, kernels.on_host}) {
+    Blocked c(count);
+    Twin twin{c.weight, std::vector<float>(count, 0.0f), std::vector<float>(count, 0.0f)};
+    for (int t = 1; t <= 6; ++t) {
+      std::vector<float> grad = random_array(1, int(count), 20 + t).values();
+      for (std::size_t i = 0; i < count; ++i)
+        grad[i] = i % 7 == 0 ? 0.0f : std::ldexp(grad[i], -int(i * 31 % 17));
+      UpdatedElements all = c.elements(grad.data(), 0, count);
+      all.numbers.before = std::int64_t(before);
+      kernel(step_number(t), squares.get(), all);
+      twin.step(step_number(t), float(1.4 / (2.0 + 1e-6)), grad.data(), before);
+      std::size_t different = 0;
+      for (std::size_t i = 0; i < count; ++i)
+        different += c.weight[i] != twin.weight[i] || c.value(0, i) != twin.m[i] ||
+                     c.value(1, i) != twin.v[i];
+      EXPECT_EQ(different, 0u) << "at step " << t;
+    }
+  }
+}
+
+// Two fields of a constant gradient, of which each step changes the second by less than a rounding.
+TEST(MomentsOf8Bits, StayRightOnAverage) {
+  constexpr std::size_t count = 64 * 64;
+  const UpdateKernels kernels = update_kernels("adamw", Moments::fp8);
+  std::vector<float> grad(count, 0.3f);
+  for (std::size_t i = 0; i < count; i += quantized_block) grad[i] = 1.0f;
+  for (const UpdateKernel kernel : {kernels.here, kernels.on_host}) {
+    Blocked c(count);
+    Update update = step_number(1, 0.999);
+    update.clip_norm = 0.0;
+    for (int t = 1; t <= 2000; ++t) {
+      update.t = t;
+      kernel(update, nullptr, c.elements(grad.data(), 0, count));
+    }
+    double sum_m = 0.0, sum_v = 0.0;
+    for (std::size_t i = 0; i < count; ++i)
+      if (i % quantized_block != 0) sum_m += c.value(0, i), sum_v += c.value(1, i);
+    const double others = count - count / quantized_block;
+    EXPECT_NEAR(sum_m / others, 0.3, 2e-3);
+    EXPECT_NEAR(sum_v / others, 0.09 * (1.0 - std::pow(0.999, 2000)), 1e-3);
+    EXPECT_NEAR(c.value(1, 0), 1.0 - std::pow(0.999, 2000), 1e-4);  // the scale is exact
+  }
+}
+
+// The whole [6, 128] at once; two parts of columns, each in two shards.
+TEST(MomentsOf8Bits, DependOnTheElementsNotOnTheParts) {
+  constexpr std::size_t rows = 6, columns = 128, count = rows * columns, width = 64;
+  const std::vector<float> grad = random_array(1, int(count), 3).values();
+  for (const auto& [name, fields] : {std::pair("adamw", 2), {"lion", 1}, {"sgd", 1}}) {
+    const UpdateKernels kernels = update_kernels(name, Moments::fp8);
+    for (const UpdateKernel kernel : {kernels.here, kernels.on_host}) {
+      Blocked whole(count, std::size_t(fields));
+      std::vector<Blocked> parts(2, Blocked(rows * width, std::size_t(fields)));
+      for (int t = 1; t <= 5; ++t) {
+        UpdatedElements all = whole.elements(grad.data(), 0, count);
+        all.numbers.before = 1000;
+        kernel(step_number(t), squares.get(), all);
+        for (std::size_t p = 0; p < 2; ++p) {
+          std::vector<float> part_grad;
+          for (std::size_t i = 0; i < rows * width; ++i)
+            part_grad.push_back(grad[i / width * columns + p * width + i % width]);
+          for (const auto& [begin, end] :
+               {std::pair(std::size_t{0}, 2 * width), {2 * width, rows * width}}) {
+            UpdatedElements piece = parts[p].elements(part_grad.data(), begin, end - begin);
+            piece.numbers = {.first = std::int64_t(begin),
+                             .before = std::int64_t(1000 + p * width),
+                             .run = std::int64_t(width),
+                             .stride = columns};
+            kernel(step_number(t), squares.get(), piece);
+          }
+        }
+      }
+      for (std::size_t i = 0; i < count; ++i) {
+        const Blocked& part = parts[i % columns / width];
+        const std::size_t at = i / columns * width + i % width;
+        EXPECT_EQ(whole.weight[i], part.weight[at]) << name;
+        for (std::size_t f = 0; f < std::size_t(fields); ++f)
+          EXPECT_EQ(whole.value(f, i), part.value(f, at)) << name;
+      }
+    }
+  }
 }
 
 }  // namespace

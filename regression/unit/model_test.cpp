@@ -371,6 +371,12 @@ TEST(Model, LayoutExpressionEqualsTheLayout) {
     if (i < 2) m.precision = Precision::bf16;
     models.push_back(m);
   }
+  for (int i = 0; i < int(test::special_models().size()); ++i) {
+    Config m = test::special_models()[std::size_t(i)];
+    test::take_rows_of_blocks(i, m);
+    m.moments = Moments::fp8;
+    models.push_back(m);
+  }
   for (const Config& m : models)
     for (const Block& block : blocks(m))
       for (int tp : {1, 2, 3, 4})
@@ -383,7 +389,7 @@ TEST(Model, LayoutExpressionEqualsTheLayout) {
             const Layout flat = layout(block, tp, 0, shards, {split.ep});
             const auto [trained, frozen, dense, elementwise] = layout_elements(m, block);
             EXPECT_EQ(dense.evaluate(values), double(flat.dense_elements)) << block.name;
-            EXPECT_EQ(elementwise.evaluate(values), double(flat.elementwise_elements));
+            EXPECT_EQ(elementwise.evaluate(values), double(flat.full_state_elements));
             EXPECT_EQ(trained.evaluate(values), double(flat.trained_elements)) << block.name;
             EXPECT_EQ(frozen.evaluate(values), double(flat.elements - flat.trained_elements));
             EXPECT_EQ(layout(block, tp, tp - 1, shards, {split.ep, split.ep - 1}).elements,
@@ -425,6 +431,32 @@ TEST(Model, QuantizedPiecesAreWholeBlocks) {
     }
 }
 
+// Behind all that have fp32; shards and pieces begin and end between blocks.
+TEST(Model, BlockedMomentsAreWholeBlocks) {
+  for (int i = 0; i < int(test::special_models().size()); ++i) {
+    Config m = test::special_models()[std::size_t(i)];
+    test::take_rows_of_blocks(i, m);
+    m.moments = Moments::fp8;
+    std::int64_t blocked = 0, all = 0;
+    for (const Block& block : blocks(m)) {
+      const Layout flat = layout(block, 2, 1, 3);
+      for (const Piece& piece : flat.pieces) {
+        const Parameter& one = block.parameters[std::size_t(piece.parameter)];
+        all += piece.elements;
+        EXPECT_EQ(one.blocked_moments, !one.frozen && piece.first >= flat.full_state_elements)
+            << one.name;
+        if (!one.blocked_moments) continue;
+        EXPECT_EQ(piece.first % quantized_block, 0);
+        EXPECT_EQ(piece.shape.back() % quantized_block, 0) << one.name;
+        EXPECT_NE(block.kind, BlockKind::embedding);
+        blocked += piece.elements;
+      }
+      EXPECT_EQ(flat.trained_elements % (3 * trained_alignment(block)), 0);
+    }
+    EXPECT_GT(blocked, 3 * all / 4) << i;
+  }
+}
+
 TEST(Model, TensorParallelismCutsBetweenQuantizedBlocks) {
   Config m = test::special_models().front();
   test::quantize(1, m);  // rows of 128 values
@@ -432,6 +464,11 @@ TEST(Model, TensorParallelismCutsBetweenQuantizedBlocks) {
   EXPECT_NE(quantization_fault(m, 4).find("tp = 4 must cut rows of "), std::string::npos);
   m.quantization = Quantization::none;
   EXPECT_EQ(quantization_fault(m, 4), "");
+  m = test::special_models().front();
+  test::take_rows_of_blocks(1, m);
+  m.moments = Moments::fp8;
+  EXPECT_EQ(quantization_fault(m, 2), "");
+  EXPECT_NE(quantization_fault(m, 4).find("between blocks of moments of 64"), std::string::npos);
 }
 
 TEST(Model, InitialValuesFollowSeedAndPlaceOnly) {

@@ -64,8 +64,7 @@ struct Optimizer {
 const Optimizer sgd{model::sgd, kernels::update_kernels("sgd").here};
 const Optimizer lion{model::lion, kernels::update_kernels("lion").here};
 const Optimizer muon{model::muon, kernels::update_kernels("adamw").here};
-const Optimizer muon_bf16{model::muon,
-                          kernels::update_kernels("adamw", kernels::Moments::bf16).here};
+const Optimizer muon_bf16{model::muon, kernels::update_kernels("adamw", Moments::bf16).here};
 constexpr Optimizer in_bf16{{.name = "sgd_bf16", .fields = bf16_momentum, .flops = 4.0}, sgd_bf16};
 
 // --- trainings with them ------------------------------------------------------------------------
@@ -82,7 +81,7 @@ model::Config model_with(const Optimizer& optimizer, Precision precision = Preci
           .tied_head = true,
           .precision = precision,
           .optimizer = &optimizer.row,
-          .moments = &optimizer == &muon_bf16 ? Precision::bf16 : Precision::fp32};
+          .moments = &optimizer == &muon_bf16 ? Moments::bf16 : Moments::fp32};
 }
 
 engine::Settings settings_with(const Optimizer& optimizer, int steps) {
@@ -376,7 +375,7 @@ TEST(OptimizerRow, SaysBytesFieldsAndPrice) {
   profile.operators.push_back({.kind = "sgd_bf16", .dims = {1'000'000}, .forward_s = 0.5});
   EXPECT_DOUBLE_EQ(price::optimizer_s(model, profile, 1e6), 0.5);
 
-  model.moments = Precision::bf16;
+  model.moments = Moments::bf16;
   model.precision = Precision::fp32;
   model.optimizer = &model::adamw;
   EXPECT_EQ(model::optimizer_bytes(model), 4);
@@ -385,7 +384,7 @@ TEST(OptimizerRow, SaysBytesFieldsAndPrice) {
   EXPECT_DOUBLE_EQ(price::optimizer_s(model, profile, 1e6), 0.5);  // 20 bytes of 28
   profile.operators.push_back({.kind = "adamw_bf16", .dims = {1'000'000}, .forward_s = 0.6});
   EXPECT_DOUBLE_EQ(price::optimizer_s(model, profile, 1e6), 0.6);
-  model.moments = Precision::fp32;
+  model.moments = Moments::fp32;
 
   // A profile that knows AdamW alone: Lion moves 20 bytes an element instead of 28.
   profile.operators = {{.kind = "adamw", .dims = {1'000'000}, .forward_s = 0.7}};
@@ -399,7 +398,7 @@ TEST(OptimizerRow, OfWholeMatricesKeepsLessOfThem) {
   for (const Precision precision : {Precision::fp32, Precision::bf16}) {
     const model::Config model = model_with(muon, precision);
     EXPECT_EQ(model::optimizer_bytes(model), precision == Precision::fp32 ? 8 : 12);
-    EXPECT_EQ(model::matrix_optimizer_bytes(model), precision == Precision::fp32 ? 4 : 8);
+    EXPECT_EQ(model::lean_optimizer_bytes(model), precision == Precision::fp32 ? 4 : 8);
     const plan::Plan plan = test::one_rank_plan(model, global_batch);
     std::map<int, std::int64_t> bytes;
     for (const schedule::Buffer& buffer : schedule::compile(plan, model, 0).buffers)

@@ -38,6 +38,74 @@ Block random_block(std::mt19937& random, float scale) {
   return values;
 }
 
+// Codes are in the order of their values, from 0 to 1 in 15 octaves and a linear part, and a value
+// of a code has the same code again, whatever is drawn.
+TEST(Float8, CodesAreOrderedAndStay) {
+  for (const Quantization format : {Quantization::float8, Quantization::ufloat8}) {
+    const int bits = fraction_bits(format), top = 15 << bits;
+    EXPECT_EQ(float8_magnitude(0, bits), 0.0f);
+    EXPECT_EQ(float8_magnitude(top, bits), 1.0f);
+    EXPECT_EQ(float8_magnitude(1, bits), std::ldexp(1.0f, -14 - bits));
+    for (int code = 0; code <= top; ++code) {
+      const float value = float8_magnitude(code, bits);
+      if (code > 0) {
+        EXPECT_GT(value, float8_magnitude(code - 1, bits));
+      }
+      for (const std::uint32_t chance : {0u, 1u, to_nearest, 0xFFFFFFFFu})
+        EXPECT_EQ(float8_code(value, bits, chance), code) << code;
+    }
+  }
+}
+
+// By chances that are as far apart as they can be: the share that is rounded up is the place
+// between both neighbours.
+TEST(Float8, IsRoundedUpAsOftenAsItIsNearer) {
+  std::mt19937 random(3);
+  for (const Quantization format : {Quantization::float8, Quantization::ufloat8})
+    for (int trial = 0; trial < 300; ++trial) {
+      const int bits = fraction_bits(format);
+      const float x = std::ldexp(float(random() % 4096) / 4096.0f, -int(random() % 20));
+      double sum = 0.0;
+      constexpr int chances = 1024;
+      for (int k = 0; k < chances; ++k)
+        sum += float8_magnitude(float8_code(x, bits, std::uint32_t(k) << 22), bits);
+      const int below = float8_code(x, bits, 0);
+      const float step = float8_magnitude(below + 1, bits) - float8_magnitude(below, bits);
+      EXPECT_NEAR(sum / chances, x, step / 500) << x;
+    }
+}
+
+// The largest value of a block is its scale, so it is exact; what is not 0 stays so in ufloat8.
+TEST(Float8, BlocksKeepTheirLargestValue) {
+  std::mt19937 random(4);
+  for (int trial = 0; trial < 100; ++trial) {
+    Block values = random_block(random, std::ldexp(1.0f, int(random() % 40) - 20));
+    for (const Quantization format : {Quantization::float8, Quantization::ufloat8}) {
+      if (format == Quantization::ufloat8)
+        for (float& value : values) value *= value;
+      const Block found = dequantized(format, quantized(format, values));
+      float scale = 0.0f;
+      for (const float value : values) scale = std::max(scale, std::abs(value));
+      const float spacing = std::ldexp(1.0f, -fraction_bits(format));
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        if (std::abs(values[i]) == scale) {
+          EXPECT_EQ(found[i], values[i]);
+        }
+        EXPECT_NEAR(found[i], values[i],
+                    std::max(0.51f * spacing * std::abs(values[i]), scale * spacing * 0x1p-14f));
+      }
+      EXPECT_EQ(dequantized(format, quantized(format, found)), found);
+    }
+  }
+  Block far{};
+  far[0] = 1.0f, far[1] = 1e-30f;
+  EXPECT_EQ(dequantized(Quantization::ufloat8, quantized(Quantization::ufloat8, far))[1],
+            std::ldexp(1.0f, -18));
+  far[2] = std::numeric_limits<float>::infinity();
+  for (const float value : dequantized(Quantization::float8, quantized(Quantization::float8, far)))
+    EXPECT_TRUE(std::isnan(value));
+}
+
 // A block is its scale, then a byte for each value, or for two with the first in its high bits.
 TEST(Quantization, BlocksHaveTheirPublishedBytes) {
   Block values{};

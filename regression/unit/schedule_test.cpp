@@ -74,6 +74,10 @@ class RandomPlans : public ::testing::TestWithParam<int> {
       test::quantize(GetParam(), model);
     else
       test::freeze_some(GetParam(), model);
+    if (GetParam() % 7 == 1) {
+      test::take_rows_of_blocks(GetParam(), model);
+      model.moments = Moments::fp8;
+    }
     plan = GetParam() < num_equal_plans ? test::random_plan(random, model, 8)
                                         : test::mixed_plan(random, model, 12);
     if (GetParam() % 4 == 3) test::share_sequences(model, plan, 1);

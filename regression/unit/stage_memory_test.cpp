@@ -356,6 +356,24 @@ TEST(StageMemory, ComesCloseForQuantizedModels) {
   EXPECT_GE(all.close, 98 * all.compared / 100) << all.close << " of " << all.compared;
 }
 
+// Layers and a head whose state is quantized but for norms.
+TEST(StageMemory, ComesCloseForBlockedMoments) {
+  std::mt19937 random(13);
+  Comparison all;
+  for (int trial = 0; all.compared < test::trials(24); ++trial) {
+    auto [plan, model] = small_case(random, trial % 3 == 0 ? 4 : 1);
+    model.moments = Moments::fp8;
+    if (trial % 2 == 0) model.precision = model::Precision::bf16;
+    if (trial % 5 == 0) model.optimizer = &model::lion;
+    if (std::ranges::any_of(plan.stages, [&](const plan::Stage& stage) {
+          return !model::quantization_fault(model, stage.tp).empty();
+        }))
+      continue;
+    compare_state(plan, model, all);
+  }
+  EXPECT_GE(all.close, 98 * all.compared / 100) << all.close << " of " << all.compared;
+}
+
 // The device does not see the disk; what passes through host memory to it is not followed task by
 // task.
 TEST(StageMemory, ComesCloseForStagesOnDisk) {

@@ -8,10 +8,10 @@ KeptState kept_state(const model::Config& model, const model::Block& block, bool
   const auto knobs =
       plan::state_knobs<Expr>([](auto member) { return Expr::variable(plan::symbol(member)); },
                               model::expert_data_ranks(model));
-  const auto [trained, frozen, dense, elementwise] = model::layout_elements(model, block);
-  KeptState s{plan::kept_state(knobs, plan::Elements<Expr>{trained, frozen},
-                               model::frozen_alignment(block))};
-  s.dense = dense, s.elementwise = elementwise;
+  const auto [trained, frozen, dense, full_state] = model::layout_elements(model, block);
+  KeptState s{
+      plan::kept_state(knobs, plan::Elements<Expr>{trained, frozen}, plan::alignments(block))};
+  s.dense = dense, s.full_state = full_state;
   s.fetched_grads = min(s.host_grads, s.optimizer);
   if (host_update)
     s.fetched_grads = max(s.fetched_grads - s.host_updated, 0.0);
@@ -21,16 +21,15 @@ KeptState kept_state(const model::Config& model, const model::Block& block, bool
 }
 
 Expr KeptState::optimizer_bytes(const model::Config& model, const Expr& elements) const {
-  const double all = model::optimizer_bytes(model),
-               of_matrices = model::matrix_optimizer_bytes(model);
-  if (all == of_matrices) return all * elements;
-  return of_matrices * elements + (all - of_matrices) * min(elementwise, elements);
+  const double full = model::optimizer_bytes(model), lean = model::lean_optimizer_bytes(model);
+  if (full == lean) return full * elements;
+  return lean * elements + (full - lean) * min(full_state, elements);
 }
 
 Expr KeptState::optimizer_bytes_before(const model::Config& model, const Expr& elements,
                                        const Expr& behind) const {
-  const double all = model::optimizer_bytes(model);
-  if (all == model::matrix_optimizer_bytes(model)) return all * elements;
+  const double full = model::optimizer_bytes(model);
+  if (full == model::lean_optimizer_bytes(model)) return full * elements;
   const Expr end = optimizer - behind;
   return optimizer_bytes(model, end) - optimizer_bytes(model, end - elements);
 }

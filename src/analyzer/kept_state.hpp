@@ -9,7 +9,7 @@ namespace brume::analyzer {
 struct KeptState : plan::KeptState<Expr> {
   Expr fetched_grads = 0.0;  ///< on the host, of those that the device steps
   Expr dense = 0.0;          ///< model::Layout::dense_elements
-  Expr elementwise = 0.0;    ///< model::Layout::elementwise_elements
+  Expr full_state = 0.0;     ///< model::Layout::full_state_elements
 
   /// Bytes of the optimizer state of the first `elements` of what the first shard keeps.
   Expr optimizer_bytes(const model::Config& model, const Expr& elements) const;

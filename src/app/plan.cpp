@@ -402,6 +402,7 @@ int check(const DeckOptions& options) {
   const deck::Deck deck = load_deck(options.deck, options.sets);
   const model::Config model = model::config(deck.model, deck.training.precision);
   require_groups_fit(deck, model);
+  plan::check_model(model, hardware::cluster(deck.cluster));
   print(deck::schema().write(deck, true));
   if (const std::string frozen = model::frozen_text(model); !frozen.empty())
     log::info("frozen: {}", frozen);

@@ -493,6 +493,9 @@ Deck resolved(Deck deck, const Document& document) {
                     deck.training.optimizer.name));
   check(!deck.analysis.mist() || deck.training.optimizer.moments == "fp32", "analysis.conventions",
         "\"mist\" counts moments in fp32: set training.optimizer.moments = \"fp32\"");
+  check(deck.training.optimizer.name != "muon" || deck.training.optimizer.moments != "fp8",
+        "training.optimizer.moments",
+        "\"fp8\" is not for training.optimizer.name = \"muon\": set \"bf16\" or \"fp32\"");
   check(deck.training.optimizer.name != "muon" ||
             std::ranges::all_of(deck.search.host_update, [](double share) { return share == 0.0; }),
         "search.host_update",

@@ -67,8 +67,10 @@ const Schema<OptimizerKeys>& optimizer_schema() {
               .min = 0})
         .key("moments", &OptimizerKeys::moments,
              {.help = "number format of optimizer state, master weights excepted; bf16: half the "
-                      "memory, rounded up or down at random",
-              .choices = {"fp32", "bf16"}})
+                      "memory, rounded up or down at random; fp8: about a quarter, floats of 8 "
+                      "bits in blocks of 64 with a scale each, rounded so too, for rows of whole "
+                      "blocks in layers and head (others fp32); not for muon",
+              .choices = {"fp32", "bf16", "fp8"}})
         .key("momentum", &OptimizerKeys::momentum,
              {.help = "muon: momentum of matrices, below 1", .min = 0, .max = 1})
         .key("nesterov", &OptimizerKeys::nesterov,

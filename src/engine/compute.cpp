@@ -16,8 +16,10 @@ using schedule::Role;
 
 namespace {
 
-kernels::Moments moments_of(const model::Config& model) {
-  return model.moments == model::Precision::fp32 ? kernels::Moments::fp32 : kernels::Moments::bf16;
+kernels::UpdateKernels update_kernels(const Optimizer& optimizer, const model::Config& model,
+                                      Moments moments) {
+  return optimizer.kernels ? *optimizer.kernels
+                           : kernels::update_kernels(model.optimizer->elementwise().name, moments);
 }
 
 }  // namespace
@@ -27,17 +29,16 @@ ComputeOf<Storage>::ComputeOf(const plan::Plan& plan, const model::Config& model
                               const Optimizer& optimizer, const Arena& arena)
     : arena_(arena),
       model_(model),
-      update_kernels_(
-          optimizer.kernels
-              ? *optimizer.kernels
-              : kernels::update_kernels(model.optimizer->elementwise().name, moments_of(model))),
+      wide_kernels_(update_kernels(optimizer, model,
+                                   model.moments == Moments::fp8 ? Moments::fp32 : model.moments)),
+      blocked_kernels_(update_kernels(optimizer, model, Moments::fp8)),
       matrix_scale_(optimizer.matrix_scale),
       place_(plan::place(plan, rank)),
       tp_(plan.stages[place_.stage].tp),
       tp_rank_(place_.at[model::Axis::tp]),
       blocks_(block_pieces(plan, model, place_, optimizer)),
       segments_(plan, model, place_, blocks_) {
-  require(model::state_fields(model).size() <= kernels::most_state_fields, Failure::bug,
+  require(model.optimizer->elementwise().fields.size() < kernels::most_state_fields, Failure::bug,
           "optimizer '{}' has too many fields of state", model.optimizer->name);
 }
 
@@ -105,12 +106,14 @@ kernels::UpdatedElements ComputeOf<Storage>::updated(const Elements<Storage>& we
                                                      const State& state, std::int64_t first,
                                                      std::int64_t end) const {
   kernels::UpdatedElements elements{.count = end - first};
-  for (std::size_t i = 0; i < state.fields.size(); ++i) {
-    const model::FieldPart& part = state.fields[i];
-    elements.state[i] = state.data + part.first_byte + (first - part.first) * part.field.bytes();
+  std::size_t fields = 0;
+  for (const model::FieldPart& part : state.fields) {
+    if (first < part.first || end > part.first + part.elements) continue;
+    elements.state[fields] = state.data + part.first_byte + part.field.bytes(first - part.first);
+    elements.formats[fields++] = part.field.quantization;
   }
   if constexpr (Narrow<Storage>) {
-    elements.weight = elements.template field<float>(state.fields.size() - 1);
+    elements.weight = elements.template field<float>(fields - 1);
     elements.rounded = weights.at(first);
   } else {
     elements.weight = weights.at(first);
@@ -123,7 +126,6 @@ void ComputeOf<Storage>::optimizer_step(const Operands& o, const StepScalars& st
   const BlockPieces& pieces = blocks_.at(o.block());
   const bool on_host = o.task.operation == Operation::host_step;
   const double* const squares = on_host ? &step.squares : o.data<double>(Role::totals) + 1;
-  const kernels::UpdateKernel kernel = on_host ? update_kernels_.on_host : update_kernels_.here;
   kernels::Update update = step.update;
   const Elements<Storage> weights = o.part_of_block<Storage>(Role::weights, 0);
   // Gradients and optimizer state are in two places each: what stays on the device, what came from
@@ -144,14 +146,16 @@ void ComputeOf<Storage>::optimizer_step(const Operands& o, const StepScalars& st
         elements.numbers = numbers(pieces.parameter(piece), piece, first);
         update.t = double(updates_of(pieces.parameter(piece).name, step));
         if (pieces.parameter(piece).unit == model::UpdateUnit::matrix) {
-          kernels::momentum_direction(update, squares, elements, moments_of(model_),
+          kernels::momentum_direction(update, squares, elements, model_.moments,
                                       directions.at(first));
           continue;
         }
         const UpdateRule& rule = pieces.rules[piece.parameter];
         update.lr = step.update.lr * rule.lr_scale;
         update.weight_decay = rule.weight_decay;
-        kernel(update, squares, elements);
+        const kernels::UpdateKernels& kernels =
+            pieces.parameter(piece).blocked_moments ? blocked_kernels_ : wide_kernels_;
+        (on_host ? kernels.on_host : kernels.here)(update, squares, elements);
       }
     }
 }

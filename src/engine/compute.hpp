@@ -54,7 +54,7 @@ class ComputeOf final : public Compute {
 
   const Arena& arena_;
   model::Config model_;
-  kernels::UpdateKernels update_kernels_;
+  kernels::UpdateKernels wide_kernels_, blocked_kernels_;  ///< of moments in fp8 and all others
   MatrixScale matrix_scale_;
   plan::Place place_;
   int tp_, tp_rank_;

@@ -32,45 +32,50 @@ namespace {
 using schedule::Buffer;
 using schedule::Content;
 
-/// Where elements [first, first + elements) of a block are: one of the pointers.
+/// Where a field of elements [first, first + elements) of a block is: in memory or on disk.
 struct Range {
+  model::StateField field;
   std::int64_t first, elements;
-  float* data;
-  std::byte* rounded = nullptr;
-  model::Precision storage = model::Precision::fp32;  // of what is rounded or on disk
+  std::byte* memory = nullptr;
   device::ScratchFile* disk = nullptr;
   std::int64_t disk_byte = 0;
+
+  /// Whether these are floats, which slabs have as `data`.
+  bool is_wide() const {
+    return field.storage == model::Precision::fp32 && field.quantization == Quantization::none;
+  }
 };
 
 /// Adds the part of each piece that lies in `range`. This rank writes the parameters that it
-/// `owns`.
-///
-/// @param of_elements  only of what is not updated as whole matrices
+/// `owns`. Whole matrices lack fields of full state, also where their elements have room for them.
 template <typename Owns>
 void add_range(std::vector<Slab>& slabs, const model::Block& block, const model::Layout& layout,
-               std::string_view kind, const Range& range, Owns&& owns, bool of_elements = false) {
+               const Range& range, Owns&& owns) {
+  const bool of_elements = range.field.of == model::StateOf::full;
   for (const model::Piece& piece : layout.pieces) {
     const std::int64_t begin = std::max(range.first, piece.first);
     const std::int64_t end = std::min(range.first + range.elements, piece.first + piece.elements);
     const model::Parameter& parameter = block.parameters[piece.parameter];
     if (begin >= end || (of_elements && parameter.unit == model::UpdateUnit::matrix)) continue;
-    const std::int64_t skipped = begin - range.first;
-    const bool quantized = parameter.quantization != Quantization::none;
+    const std::int64_t skipped_bytes = range.field.bytes(begin - range.first);
+    std::byte* const memory = range.memory ? range.memory + skipped_bytes : nullptr;
+    const Quantization quantization = range.field.quantization != Quantization::none
+                                          ? range.field.quantization
+                                          : parameter.quantization;
+    const bool quantized = quantization != Quantization::none;
     slabs.push_back({.name = parameter.name,
-                     .kind = std::string(kind),
+                     .kind = range.field.name,
                      .global_shape = parameter.shape,
                      .offset = piece.offset,
                      .shape = piece.shape,
                      .first = parameter.stored_values(begin - piece.first),
                      .elements = parameter.stored_values(end - begin),
-                     .data = range.data ? range.data + skipped : nullptr,
-                     .rounded = range.rounded
-                                    ? range.rounded + skipped * model::weight_bytes(range.storage)
-                                    : nullptr,
-                     .storage = range.storage,
+                     .data = range.is_wide() ? reinterpret_cast<float*>(memory) : nullptr,
+                     .rounded = range.is_wide() ? nullptr : memory,
+                     .storage = range.field.storage,
                      .disk = range.disk,
-                     .disk_byte = range.disk_byte + skipped * model::weight_bytes(range.storage),
-                     .quantization = parameter.quantization,
+                     .disk_byte = range.disk_byte + skipped_bytes,
+                     .quantization = quantization,
                      .open_blocks = quantized ? std::make_shared<OpenBlocks>() : nullptr,
                      .owned = owns(piece.parameter),
                      .dense = parameter.expert_dim < 0});
@@ -235,8 +240,8 @@ std::vector<Slab> slabs(const schedule::Program& program, const plan::Plan& plan
     if (weights && rounds) {
       // What is trained has a master, which a checkpoint holds in its place.
       add_range(
-          all, block, layout, "weight",
-          {buffer.first_element, buffer.elements, nullptr, bytes, model.precision},
+          all, block, layout,
+          {{"weight", model.precision}, buffer.first_element, buffer.elements, bytes},
           [&](int parameter) { return block.parameters[parameter].frozen && owns(parameter); });
       continue;
     }
@@ -244,18 +249,14 @@ std::vector<Slab> slabs(const schedule::Program& program, const plan::Plan& plan
     for (const auto& [field, first, elements, first_byte] :
          weights ? std::vector{whole}
                  : model::state_parts(model, layout, buffer.first_element, buffer.elements)) {
-      Range range{first, elements, nullptr};
-      range.storage = field.storage;
+      Range range{field, first, elements};
       if (on_disk) {
         range.disk = arena ? &arena->disk() : nullptr;
         range.disk_byte = buffer.offset + first_byte;
       } else if (bytes) {
-        if (field.storage == model::Precision::fp32)
-          range.data = reinterpret_cast<float*>(bytes + first_byte);
-        else
-          range.rounded = bytes + first_byte;
+        range.memory = bytes + first_byte;
       }
-      add_range(all, block, layout, field.name, range, owns, field.of_elements);
+      add_range(all, block, layout, range, owns);
     }
   }
   return all;
@@ -287,9 +288,8 @@ std::vector<Slab> gradients(const schedule::Program& program, const plan::Plan& 
   for (const Buffer& buffer : program.buffers) {
     if (!buffer.persistent || buffer.content != Content::grads) continue;
     const model::Block& block = blocks[buffer.block];
-    add_range(all, block, plan::layout(block, place), "grad",
-              {buffer.first_element, buffer.bytes / model::grad_bytes,
-               reinterpret_cast<float*>(arena.at(buffer))},
+    add_range(all, block, plan::layout(block, place),
+              {{"grad"}, buffer.first_element, buffer.bytes / model::grad_bytes, arena.at(buffer)},
               [](int) { return false; });
   }
   return all;

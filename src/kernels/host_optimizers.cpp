@@ -1,4 +1,9 @@
 /// @file Updates by the processor, in every build: where ranks compute on it, and beside devices.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+
 #include "base/error.hpp"
 #include "kernels/host/loops.hpp"
 #include "kernels/update_rules.hpp"
@@ -13,11 +18,83 @@ void update_elements(const Update& update, const double* squares, const UpdatedE
   const float scale = grad_scale(update.clip_norm, update.loss_scale, squares);
   const float* const grad = elements.grad;
   float* const weight = elements.weight;
-  for_each_piece(Rule::name, elements.count, 4096, [=](std::int64_t begin, std::int64_t end) {
+  for_each_numbered_piece(Rule::name, elements.count, elements.numbers,
+                          [=](std::int64_t begin, std::int64_t end, std::int64_t number) {
 #pragma omp simd
-    for (std::int64_t i = begin; i < end; ++i) {
-      weight[i] = rule(i, scale * grad[i], weight[i]);
-      if constexpr (Narrow<Rounded>) rounded[i] = weight[i];
+                            for (std::int64_t i = begin; i < end; ++i) {
+                              weight[i] = rule(i, number + i - begin, scale * grad[i], weight[i]);
+                              if constexpr (Narrow<Rounded>) rounded[i] = weight[i];
+                            }
+                          });
+}
+
+// --- moments in blocks
+// ----------------------------------------------------------------------------
+
+// Vector units take bytes as integers.
+template <Quantization format>
+void load_block(const std::byte* block, float* values) {
+  const float scale = block_scale(block);
+  const auto* const codes = reinterpret_cast<const std::uint8_t*>(block + sizeof scale);
+#pragma omp simd
+  for (int i = 0; i < quantized_block; ++i) values[i] = scale * float8_value(format, codes[i]);
+}
+
+/// Rounds by chance, from the number of the block's first element.
+template <Quantization format>
+void store_block(const float* values, std::int64_t number, std::uint32_t key, std::byte* block) {
+  float scale = 0.0f, nothing = 0.0f;  // NaN where one is not finite
+#pragma omp simd reduction(max : scale) reduction(+ : nothing)
+  for (int i = 0; i < quantized_block; ++i) {
+    scale = std::max(scale, std::fabs(values[i]));
+    nothing += values[i] - values[i];
+  }
+  scale += nothing;
+  std::memcpy(block, &scale, sizeof scale);
+  const float divisor = float8_divisor(scale);
+  std::int32_t codes[quantized_block];
+#pragma omp simd
+  for (int i = 0; i < quantized_block; ++i)
+    codes[i] = float8_code(format, values[i], divisor, drawn(number + i, key));
+  auto* const bytes = reinterpret_cast<std::uint8_t*>(block + sizeof scale);
+#pragma omp simd
+  for (int i = 0; i < quantized_block; ++i) bytes[i] = std::uint8_t(codes[i]);
+}
+
+template <class Rule, class Rounded>
+void update_blocks(const Update& update, const double* squares, const UpdatedElements& elements,
+                   Rounded* rounded) {
+  std::array<BlockedField, Rule::fields> fields;
+  for (std::uint32_t f = 0; f < fields.size(); ++f)
+    fields[f] = BlockedField::make(update, elements, f);
+  const Rule rule = Rule::make(update, elements);
+  const float scale = grad_scale(update.clip_norm, update.loss_scale, squares);
+  const float* const grad = elements.grad;
+  float* const weight = elements.weight;
+  const ElementNumbers numbers = elements.numbers;
+  for_each_piece(Rule::name, elements.count, 4096, [=](std::int64_t begin, std::int64_t end) {
+    float values[Rule::fields][quantized_block];
+    const Rule of_block = rule.on(values);
+    for (std::int64_t first = begin; first < end; first += quantized_block) {
+      for (std::size_t f = 0; f < fields.size(); ++f)
+        fields[f].format == Quantization::float8
+            ? load_block<Quantization::float8>(fields[f].block(first), values[f])
+            : load_block<Quantization::ufloat8>(fields[f].block(first), values[f]);
+      const float* const g = grad + first;
+      float* const w = weight + first;
+#pragma omp simd
+      for (int i = 0; i < quantized_block; ++i) {
+        w[i] = of_block(i, 0, scale * g[i], w[i]);
+        if constexpr (Narrow<Rounded>) rounded[first + i] = w[i];
+      }
+      const std::int64_t number = numbers(first);
+      for (std::size_t f = 0; f < fields.size(); ++f) {
+        fields[f].format == Quantization::float8
+            ? store_block<Quantization::float8>(values[f], number, fields[f].key,
+                                                fields[f].block(first))
+            : store_block<Quantization::ufloat8>(values[f], number, fields[f].key,
+                                                 fields[f].block(first));
+      }
     }
   });
 }
@@ -28,11 +105,29 @@ void update_by(const Update& update, const double* squares, const UpdatedElement
              elements.rounded);
 }
 
+template <class Rule>
+void update_blocks_by(const Update& update, const double* squares,
+                      const UpdatedElements& elements) {
+  promise(elements.count % quantized_block == 0, Rule::name, "elements must be whole blocks");
+  std::visit([&](auto* rounded) { update_blocks<Rule>(update, squares, elements, rounded); },
+             elements.rounded);
+}
+
+struct Kernels {
+  template <class Rule>
+  UpdateKernel of_elements() const {
+    return &update_by<Rule>;
+  }
+  template <class Rule>
+  UpdateKernel of_blocks() const {
+    return &update_blocks_by<Rule>;
+  }
+};
+
 }  // namespace
 
 UpdateKernel host_update_kernel(std::string_view optimizer, Moments moments) {
-  return AllUpdateRules::find(
-      optimizer, moments, []<class Rule>(std::type_identity<Rule>) { return &update_by<Rule>; });
+  return AllUpdateRules::find(optimizer, moments, Kernels());
 }
 
 UpdateKernels update_kernels(std::string_view optimizer, Moments moments) {

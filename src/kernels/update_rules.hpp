@@ -4,6 +4,7 @@
 
 #include <bit>
 #include <cmath>
+#include <concepts>
 #include <cstdint>
 #include <type_traits>
 
@@ -22,25 +23,29 @@ constexpr std::uint32_t drawn(std::int64_t number, std::uint32_t key) {
   return x ^ x >> 16;
 }
 
+/// Key of what is drawn for an update of a field of state.
+constexpr std::uint32_t field_key(const Update& update, std::uint32_t index) {
+  return drawn(std::int64_t(update.t) * most_state_fields + index, 0);
+}
+
 /// One field of elements' state, rounded by chance where it has 16 bits.
 template <class Moment>
 struct Field {
   Moment* values;
   std::uint32_t key;
-  ElementNumbers numbers;
 
   static Field make(const Update& update, const UpdatedElements& elements, std::uint32_t index) {
-    const std::int64_t turn = std::int64_t(update.t) * most_state_fields + index;
-    return {elements.field<Moment>(index), drawn(turn, 0), elements.numbers};
+    return {elements.field<Moment>(index), field_key(update, index)};
   }
 
   constexpr float operator[](std::int64_t i) const { return float(values[i]); }
-  constexpr void set(std::int64_t i, float value) const {
-    if constexpr (Narrow<Moment>) {
+  /// @param number  of element i in the model
+  constexpr void set(std::int64_t i, [[maybe_unused]] std::int64_t number, float value) const {
+    if constexpr (std::same_as<Moment, bfloat16>) {
       const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
       const bool finite = (bits & 0x7F800000u) != 0x7F800000u;
-      const std::uint32_t up = finite ? bits + (drawn(numbers(i), key) >> 16) : bits;
-      values[i] = Moment(std::bit_cast<float>(up & 0xFFFF0000u));
+      const std::uint32_t up = finite ? bits + (drawn(number, key) >> 16) : bits;
+      values[i].bits = std::uint16_t(up >> 16);  // vector units take no structs
     } else {
       values[i] = value;
     }
@@ -51,6 +56,7 @@ struct Field {
 template <class Moment>
 struct AdamW {
   static constexpr const char* name = "adamw";
+  static constexpr int fields = 2;
 
   Field<Moment> m, v;
   float kept, length, spread, beta1, beta2, share1, share2, eps;
@@ -68,11 +74,19 @@ struct AdamW {
             .eps = update.eps};
   }
 
-  /// Updates the state of element i by gradient g. @return its new weight
-  constexpr float operator()(std::int64_t i, float g, float w) const {
+  /// The rule for elements whose fields lie here.
+  template <std::size_t count>
+  constexpr AdamW on(Moment (&values)[fields][count]) const {
+    AdamW rule = *this;
+    rule.m.values = values[0], rule.v.values = values[1];
+    return rule;
+  }
+
+  /// Updates the state of element i, which has this number, by gradient g. @return its new weight
+  constexpr float operator()(std::int64_t i, std::int64_t number, float g, float w) const {
     const float first = beta1 * m[i] + share1 * g;
     const float second = beta2 * v[i] + share2 * g * g;
-    m.set(i, first), v.set(i, second);
+    m.set(i, number, first), v.set(i, number, second);
     return kept * w - length * first / (std::sqrt(spread * second) + eps);
   }
 };
@@ -81,6 +95,7 @@ struct AdamW {
 template <class Moment>
 struct Lion {
   static constexpr const char* name = "lion";
+  static constexpr int fields = 1;
 
   Field<Moment> m;
   float kept, lr, beta1, beta2, share1, share2;
@@ -95,10 +110,18 @@ struct Lion {
             .share2 = float(1.0 - update.beta2)};
   }
 
-  /// Updates the state of element i by gradient g. @return its new weight
-  constexpr float operator()(std::int64_t i, float g, float w) const {
+  /// See AdamW::on.
+  template <std::size_t count>
+  constexpr Lion on(Moment (&values)[fields][count]) const {
+    Lion rule = *this;
+    rule.m.values = values[0];
+    return rule;
+  }
+
+  /// Updates the state of element i, which has this number, by gradient g. @return its new weight
+  constexpr float operator()(std::int64_t i, std::int64_t number, float g, float w) const {
     const float before = m[i], direction = beta1 * before + share1 * g;
-    m.set(i, beta2 * before + share2 * g);
+    m.set(i, number, beta2 * before + share2 * g);
     const float sign = float(direction > 0.0f) - float(direction < 0.0f);
     return kept * w - lr * sign;
   }
@@ -108,6 +131,7 @@ struct Lion {
 template <class Moment>
 struct Sgd {
   static constexpr const char* name = "sgd";
+  static constexpr int fields = 1;
 
   Field<Moment> momentum;
   float lr, beta, decay;
@@ -119,10 +143,18 @@ struct Sgd {
             .decay = update.weight_decay};
   }
 
-  /// Updates the state of element i by gradient g. @return its new weight
-  constexpr float operator()(std::int64_t i, float g, float w) const {
+  /// See AdamW::on.
+  template <std::size_t count>
+  constexpr Sgd on(Moment (&values)[fields][count]) const {
+    Sgd rule = *this;
+    rule.momentum.values = values[0];
+    return rule;
+  }
+
+  /// Updates the state of element i, which has this number, by gradient g. @return its new weight
+  constexpr float operator()(std::int64_t i, std::int64_t number, float g, float w) const {
     const float moment = beta * momentum[i] + (g + decay * w);
-    momentum.set(i, moment);
+    momentum.set(i, number, moment);
     return w - lr * moment;
   }
 };
@@ -145,10 +177,10 @@ struct Momentum {
             .nesterov = update.nesterov};
   }
 
-  constexpr void operator()(std::int64_t i, float scale) const {
+  constexpr void operator()(std::int64_t i, std::int64_t number, float scale) const {
     const float g = scale * grad[i];
     const float moment = beta * m[i] + share * g;
-    m.set(i, moment);
+    m.set(i, number, moment);
     d[i] = nesterov ? beta * moment + share * g : moment;
   }
 };
@@ -168,22 +200,49 @@ struct StepAlong {
   }
 };
 
+/// One field of elements in blocks: see Moments::fp8.
+struct BlockedField {
+  std::byte* blocks;
+  Quantization format;
+  std::uint32_t key;
+
+  static BlockedField make(const Update& update, const UpdatedElements& elements,
+                           std::uint32_t index) {
+    return {elements.field<std::byte>(index), elements.formats[index], field_key(update, index)};
+  }
+
+  /// The block of elements from `first` on, a multiple of quantized_block.
+  constexpr std::byte* block(std::int64_t first) const {
+    return blocks + first / quantized_block * block_bytes(format);
+  }
+};
+
 /// One list of all optimizers that update element by element.
 template <template <class> class... Rule>
 struct UpdateRules {
-  /// @return  kernel(std::type_identity<R<Moment>>()) of the rule R with this name, or null
+  /// @return  kernel.of_elements<R<Moment>>() of the rule R with this name, or
+  ///          kernel.of_blocks<R<float>>(); null if there is none
   template <class Kernel>
   static UpdateKernel find(std::string_view name, Moments moments, Kernel kernel) {
-    return moments == Moments::bf16 ? find_with<bfloat16>(name, kernel)
-                                    : find_with<float>(name, kernel);
+    switch (moments) {
+      case Moments::fp32:
+        return find_in<Rule<float>...>(
+            name, [&]<class R>(std::type_identity<R>) { return kernel.template of_elements<R>(); });
+      case Moments::bf16:
+        return find_in<Rule<bfloat16>...>(
+            name, [&]<class R>(std::type_identity<R>) { return kernel.template of_elements<R>(); });
+      case Moments::fp8:
+        return find_in<Rule<float>...>(
+            name, [&]<class R>(std::type_identity<R>) { return kernel.template of_blocks<R>(); });
+    }
+    return nullptr;
   }
 
  private:
-  template <class Moment, class Kernel>
-  static UpdateKernel find_with(std::string_view name, Kernel kernel) {
+  template <class... R, class Kernel>
+  static UpdateKernel find_in(std::string_view name, Kernel kernel) {
     UpdateKernel found = nullptr;
-    ((found = Rule<Moment>::name == name ? kernel(std::type_identity<Rule<Moment>>()) : found),
-     ...);
+    ((found = R::name == name ? kernel(std::type_identity<R>()) : found), ...);
     return found;
   }
 };

@@ -291,7 +291,7 @@ Config config(const deck::ModelKeys& keys, std::string_view precision) {
                 .precision = model::precision(precision),
                 .quantization = quantization(keys.quantization),
                 .optimizer = &optimizer(keys.optimizer),
-                .moments = keys.moments == "bf16" ? Precision::bf16 : Precision::fp32};
+                .moments = moments(keys.moments)};
   if (config.num_experts > 0)
     config.expert_ffn_size = keys.expert_ffn_size == 0 ? config.ffn_size : keys.expert_ffn_size;
   check(config);

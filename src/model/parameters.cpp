@@ -209,7 +209,7 @@ Block head_block(const Config& m) {
   return block;
 }
 
-Expr aligned(const Expr& elements, std::int64_t alignment = alignment_elements) {
+Expr aligned(const Expr& elements, std::int64_t alignment) {
   return ceil(elements / double(alignment)) * double(alignment);
 }
 
@@ -243,6 +243,17 @@ bool may_be_quantized(const Parameter& parameter) {
          parameter.shape.back() % quantized_block == 0;
 }
 
+/// Moments of an embedding stay in fp32: most rows have no gradient in a step. So do those whose
+/// gradients are partial over tp, which come first in the layout.
+bool may_have_blocked_moments(const Parameter& parameter, BlockKind kind) {
+  return kind != BlockKind::embedding && !parameter.frozen && !parameter.tp_partial &&
+         parameter.shape.back() % quantized_block == 0;
+}
+
+bool has_lean_state(const Parameter& parameter) {
+  return parameter.unit == UpdateUnit::matrix || parameter.blocked_moments;
+}
+
 /// Indices of a block's parameters in the order of its layout: what is frozen last; before that,
 /// what may be partial over tp first, and experts last.
 std::vector<std::size_t> layout_order(const Block& block) {
@@ -251,7 +262,7 @@ std::vector<std::size_t> layout_order(const Block& block) {
   std::ranges::stable_sort(order, {}, [&](std::size_t i) {
     const Parameter& one = block.parameters[i];
     const int rarely_partial = one.tp_partial ? 0 : one.split_heads > 0 ? 1 : 2;
-    return std::tuple(one.frozen, rarely_partial, one.unit, one.expert_dim >= 0);
+    return std::tuple(one.frozen, rarely_partial, has_lean_state(one), one.expert_dim >= 0);
   });
   return order;
 }
@@ -282,6 +293,23 @@ Cut cut(std::int64_t extent, int parts, int index) {
   const std::int64_t each = ceil_div(extent, parts), first = std::min(each * index, extent);
   return {first, std::min(each, extent - first)};
 }
+
+namespace {
+
+/// Moments in blocks lie behind all that have fp32: what comes before one of these has them too.
+void block_moments(Block& block) {
+  for (Parameter& one : block.parameters)
+    one.blocked_moments = may_have_blocked_moments(one, block.kind);
+  bool behind = true;
+  const std::vector<std::size_t> order = layout_order(block);
+  for (auto i = order.rbegin(); i != order.rend(); ++i) {
+    Parameter& one = block.parameters[*i];
+    behind = behind && (one.frozen || one.blocked_moments);
+    one.blocked_moments = one.blocked_moments && behind;
+  }
+}
+
+}  // namespace
 
 std::vector<Block> blocks(const Config& config) {
   std::vector<Block> blocks{embedding_block(config)};
@@ -316,6 +344,7 @@ std::vector<Block> blocks(const Config& config) {
       parameter.quantization = config.quantization;
       parameter.block_elements = block_bytes(config.quantization) / weight_bytes(config.precision);
     }
+  if (config.moments == Moments::fp8) std::ranges::for_each(blocks, block_moments);
   return blocks;
 }
 
@@ -339,6 +368,11 @@ bool trains_layers_alike(const Config& config) {
   return std::all_of(all.begin() + 1, all.end() - 1, alike);
 }
 
+std::int64_t trained_alignment(const Block& block) {
+  const bool blocked = std::ranges::any_of(block.parameters, &Parameter::blocked_moments);
+  return blocked ? std::lcm(alignment_elements, std::int64_t{quantized_block}) : alignment_elements;
+}
+
 std::int64_t frozen_alignment(const Block& block) {
   std::int64_t alignment = alignment_elements;
   for (const Parameter& one : block.parameters)
@@ -348,16 +382,17 @@ std::int64_t frozen_alignment(const Block& block) {
 }
 
 std::string quantization_fault(const Config& config, int tp) {
-  if (config.quantization == Quantization::none || tp == 1) return {};
-  const Block layer = blocks(config).at(1);
-  for (const Parameter& one : layer.parameters) {
-    const bool cuts_rows = one.split_dim + 1 == int(one.shape.size());
-    if (one.quantization != Quantization::none && cuts_rows &&
-        one.shape.back() % (std::int64_t{tp} * quantized_block) != 0)
-      return fmt::format(
-          "tp = {} must cut rows of {}, which have {} values, between quantized "
-          "blocks of {}",
-          tp, model::name(one.id), one.shape.back(), quantized_block);
+  if ((config.quantization == Quantization::none && config.moments != Moments::fp8) || tp == 1)
+    return {};
+  const std::vector<Block> all = blocks(config);
+  for (const Parameter& one : most_trained_layer(all).parameters) {
+    const bool quantized = one.quantization != Quantization::none || one.blocked_moments;
+    const bool cuts_rows = one.splits(tp) && one.split_dim + 1 == int(one.shape.size());
+    if (quantized && cuts_rows && one.shape.back() % (std::int64_t{tp} * quantized_block) != 0)
+      return fmt::format("tp = {} must cut rows of {}, which have {} values, between {} of {}", tp,
+                         model::name(one.id), one.shape.back(),
+                         one.blocked_moments ? "blocks of moments" : "quantized blocks",
+                         quantized_block);
   }
   return {};
 }
@@ -366,10 +401,10 @@ Layout layout(const Block& block, int tp, int tp_rank, int shards, ExpertRanks e
   Layout layout{.pieces = {},
                 .partial_elements = 0,
                 .dense_elements = 0,
-                .elementwise_elements = 0,
+                .full_state_elements = 0,
                 .trained_elements = 0,
                 .elements = 0};
-  std::int64_t alignment = alignment_elements;
+  std::int64_t alignment = trained_alignment(block);
   const auto add = [&](std::size_t i) {
     const Parameter& parameter = block.parameters[i];
     Piece piece{.parameter = int(i),
@@ -392,8 +427,8 @@ Layout layout(const Block& block, int tp, int tp_rank, int shards, ExpertRanks e
     layout.elements += round_up(room, alignment);
     if (parameter.is_partial(tp) && !parameter.frozen) layout.partial_elements = layout.elements;
     if (parameter.expert_dim < 0 && !parameter.frozen) layout.dense_elements = layout.elements;
-    if (parameter.unit == UpdateUnit::element && !parameter.frozen)
-      layout.elementwise_elements = layout.elements;
+    if (!has_lean_state(parameter) && !parameter.frozen)
+      layout.full_state_elements = layout.elements;
     layout.pieces.push_back(std::move(piece));
   };
   const auto pad = [&](std::int64_t first) {
@@ -417,7 +452,7 @@ const Piece& Layout::piece(const Block& block, std::string_view suffix) const {
 
 LayoutElements layout_elements(const Config& config, const Block& block) {
   const Expr shards = Expr::variable("dp") * Expr::variable("cp") / expert_data_ranks(config);
-  const std::int64_t of_frozen = frozen_alignment(block);
+  const std::int64_t of_trained = trained_alignment(block), of_frozen = frozen_alignment(block);
   LayoutElements elements{0.0, 0.0, 0.0, 0.0};
   for (const std::size_t i : layout_order(block)) {
     const Parameter& parameter = block.parameters[i];
@@ -429,17 +464,17 @@ LayoutElements layout_elements(const Config& config, const Block& block) {
     if (parameter.frozen)
       elements.frozen += aligned(local, of_frozen);
     else
-      elements.trained += aligned(local);
+      elements.trained += aligned(local, of_trained);
     if (parameter.frozen) continue;
     if (parameter.expert_dim < 0) elements.dense = elements.trained;
-    if (parameter.unit == UpdateUnit::element) elements.elementwise = elements.trained;
+    if (!has_lean_state(parameter)) elements.full_state = elements.trained;
   }
   const auto padded = [&](const Expr& all, std::int64_t alignment) {
     const Expr step = shards * double(alignment);
     return ceil(all / step) * step;
   };
-  return {padded(elements.trained, alignment_elements), padded(elements.frozen, of_frozen),
-          elements.dense, elements.elementwise};
+  return {padded(elements.trained, of_trained), padded(elements.frozen, of_frozen), elements.dense,
+          elements.full_state};
 }
 
 Matrices matrices(const std::vector<std::int64_t>& shape) {
@@ -485,21 +520,15 @@ Expr token_table_elements(const Config& config) {
 }
 
 Expr layout_partial_elements(const Block& block) {
+  const std::int64_t alignment = trained_alignment(block);
   Expr elements = 0.0;
   for (const Parameter& parameter : block.parameters) {
     if (parameter.frozen) continue;
-    const Expr whole = aligned(double(parameter.elements()));
+    const Expr whole = aligned(double(parameter.elements()), alignment);
     if (parameter.tp_partial) elements += whole;
     if (parameter.split_heads > 0) elements += heads_are_whole(parameter.split_heads) * whole;
   }
   return elements;
-}
-
-std::int64_t num_parameters(const Config& config) {
-  std::int64_t sum = 0;
-  for (const Block& block : blocks(config))
-    for (const Parameter& parameter : block.parameters) sum += parameter.elements();
-  return sum;
 }
 
 std::int64_t num_active_parameters(const Config& config) {
@@ -512,12 +541,30 @@ std::int64_t num_active_parameters(const Config& config) {
   return sum;
 }
 
-std::int64_t num_quantized(const Config& config) {
+namespace {
+
+template <class Counts>
+std::int64_t num_parameters_that(const Config& config, Counts&& counts) {
   std::int64_t sum = 0;
   for (const Block& block : blocks(config))
     for (const Parameter& one : block.parameters)
-      if (one.quantization != Quantization::none) sum += one.elements();
+      if (counts(one)) sum += one.elements();
   return sum;
+}
+
+}  // namespace
+
+std::int64_t num_parameters(const Config& config) {
+  return num_parameters_that(config, [](const Parameter&) { return true; });
+}
+
+std::int64_t num_quantized(const Config& config) {
+  return num_parameters_that(
+      config, [](const Parameter& one) { return one.quantization != Quantization::none; });
+}
+
+std::int64_t num_blocked_moments(const Config& config) {
+  return num_parameters_that(config, [](const Parameter& one) { return one.blocked_moments; });
 }
 
 std::set<std::string> frozen_names(const Config& config) {

@@ -207,6 +207,11 @@ void check_model(const model::Config& model, const hardware::Cluster& cluster) {
             "values. Remove it",
             brume::name(model.quantization), quantized_block);
   }
+  require(
+      model.moments != Moments::fp8 || model::num_blocked_moments(model) > 0, Failure::input,
+      "training.optimizer.moments = \"fp8\": no trained parameter of layers or head has rows of "
+      "a multiple of {} values. Set \"bf16\" or \"fp32\"",
+      quantized_block);
   if (std::ranges::none_of(cluster.groups, &hardware::NodeGroup::on_device)) return;
   require(model.head_dim() <= device_limits::head_size, Failure::input,
           "model.num_heads: heads are too large for the kernels of GPUs: found {} features, "

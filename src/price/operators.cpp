@@ -111,7 +111,7 @@ hardware::Time dequantize_time(const model::Config& model, const hardware::Profi
 }
 
 /// Kind of an update by this row in profiles; none has rows of steps of whole matrices.
-std::string kind_of(const model::OptimizerRow& row, model::Precision moments) {
+std::string kind_of(const model::OptimizerRow& row, Moments moments) {
   return row.of_elements ? row.name : model::update_kind(row, moments);
 }
 
@@ -120,7 +120,7 @@ std::string kind_of(const model::OptimizerRow& row, model::Precision moments) {
 hardware::Time update_time(const model::Config& model, const hardware::Profile& profile,
                            std::int64_t elements, model::UpdateUnit unit) {
   const bool matrices = unit == model::UpdateUnit::matrix;
-  const auto time_of = [&](const model::OptimizerRow& row, model::Precision moments) {
+  const auto time_of = [&](const model::OptimizerRow& row, Moments moments) {
     return hardware::operator_time(profile, kind_of(row, moments), {&elements, 1}, false,
                                    row.flops * double(elements),
                                    row.moved_bytes(moments) * double(elements));
@@ -128,7 +128,7 @@ hardware::Time update_time(const model::Config& model, const hardware::Profile& 
   const model::OptimizerRow& row = matrices ? *model.optimizer : model.optimizer->elementwise();
   if (knows(profile, kind_of(row, model.moments)) || !knows(profile, model::adamw.name))
     return time_of(row, model.moments);
-  hardware::Time time = time_of(model::adamw, model::Precision::fp32);
+  hardware::Time time = time_of(model::adamw, Moments::fp32);
   time.seconds *= row.moved_bytes(model.moments) / model::adamw.moved_bytes();
   return time;
 }
@@ -261,7 +261,7 @@ bool host_is_apart(const hardware::Profile& profile) { return profile.host_updat
 double host_update_s(const model::Config& model, const hardware::Profile& profile,
                      double elements) {
   if (host_is_apart(profile)) return elements / profile.host_updates_per_s;
-  const double bytes = model::optimizer_bytes(model) * elements;
+  const double bytes = model::lean_optimizer_bytes(model) * elements;
   return optimizer_s(model, profile, elements) + copy_in_s(profile, bytes) +
          copy_out_s(profile, bytes);
 }
@@ -292,12 +292,13 @@ std::vector<OperatorPrice> operator_prices(const plan::Plan& plan, const model::
                           dims_of(op, values), operator_time(model, profile, op, false, values),
                           operator_time(model, profile, op, true, values)});
       }
-    const model::LayoutElements layer =
-        model::layout_elements(model, model::most_trained_layer(model::blocks(model)));
+    const std::vector<model::Block> blocks = model::blocks(model);
+    const model::Block& block = model::most_trained_layer(blocks);
+    const model::LayoutElements layer = model::layout_elements(model, block);
     const plan::Elements<double> elements{layer.trained.evaluate(values),
                                           layer.frozen.evaluate(values)};
-    const std::int64_t shard =
-        std::llround(plan::kept_state(plan::state_knobs(s), elements).optimizer);
+    const std::int64_t shard = std::llround(
+        plan::kept_state(plan::state_knobs(s), elements, plan::alignments(block)).optimizer);
     const hardware::Time update = update_time(model, profile, shard, model.optimizer->unit());
     prices.push_back({on + "update of a layer",
                       kind_of(*model.optimizer, model.moments),

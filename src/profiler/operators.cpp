@@ -148,12 +148,12 @@ void Choice::add(const model::Operator& op, bool cuts_sequences) {
 }
 
 void Choice::add_update() {
-  const std::int64_t state_bytes =
-      model::weight_bytes(model_.precision) + model::grad_bytes + model::optimizer_bytes(model_);
+  const auto state_bytes = std::int64_t(std::ceil(
+      model::weight_bytes(model_.precision) + model::grad_bytes + model::optimizer_bytes(model_)));
   const std::int64_t room = std::min(limits_.memory_bytes, limits_.rank_bytes) / state_bytes;
   const std::int64_t largest = std::min(largest_block_elements(model_), room);
   for (std::int64_t part : {64, 8, 1}) {
-    const std::int64_t elements = round_up(ceil_div(largest, part), 16);
+    const std::int64_t elements = round_up(ceil_div(largest, part), quantized_block);
     add({OperatorKind::update, {elements}, 1, 0.0, double(elements * state_bytes)});
   }
 }

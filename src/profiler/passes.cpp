@@ -213,14 +213,14 @@ Work update(Maker<Storage> make, std::int64_t elements, const model::Config& mod
   kernels::UpdatedElements all{.count = elements, .grad = grad.data(), .weight = weight.data()};
   const model::OptimizerRow& row = model.optimizer->elementwise();
   for (std::size_t i = 0; i < row.fields.size(); ++i) {
-    const std::int64_t bytes = elements * row.fields[i].in(model.moments).bytes();
+    const model::StateField field = row.fields[i].in(model.moments);
+    const std::int64_t bytes = field.bytes(elements);
+    all.formats[i] = field.quantization;
     all.state[i] = make.zeros(ceil_div(bytes, sizeof(float))).data();
   }
   const double* const squares = make.sum();
   if constexpr (!std::is_same_v<Storage, float>) all.rounded = make.vector(elements).data();
-  const kernels::UpdateKernels kernels = kernels::update_kernels(
-      row.name,
-      model.moments == model::Precision::fp32 ? kernels::Moments::fp32 : kernels::Moments::bf16);
+  const kernels::UpdateKernels kernels = kernels::update_kernels(row.name, model.moments);
   const kernels::Update step{.lr = 1e-3f,
                              .beta1 = 0.9,
                              .beta2 = 0.95,

@@ -53,7 +53,7 @@ Sizes transfer_sizes(const model::Config& model, const Shapes& shapes) {
   const std::int64_t tokens = std::int64_t(largest_of(microbatches(shapes))) * model.seq_len;
   return {.block_bytes = model::grad_bytes * elements,
           .stream_bytes = activation_bytes * tokens * model.hidden_size,
-          .copy_bytes = std::max(model::optimizer_bytes(model) * elements,
+          .copy_bytes = std::max(std::int64_t(model::optimizer_bytes(model) * double(elements)),
                                  activation_bytes * tokens * model.inner_size())};
 }
 

@@ -12,6 +12,7 @@
 #include "base/error.hpp"
 #include "base/text.hpp"
 #include "kernels/kokkos.hpp"
+#include "kernels/optimizers.hpp"
 #include "kernels/promises.hpp"
 
 namespace brume::kernels {
@@ -59,6 +60,19 @@ template <class Body>
 void for_each_piece(const char* name, std::int64_t count, std::int64_t piece, Body body) {
   for_each(name, (count + piece - 1) / piece,
            [=](std::int64_t i) { body(i * piece, std::min(count, (i + 1) * piece)); });
+}
+
+/// Calls body(begin, end, first_number) for pieces of elements whose numbers follow each other.
+template <class Body>
+void for_each_numbered_piece(const char* name, std::int64_t count, const ElementNumbers& numbers,
+                             Body body) {
+  for_each_piece(name, count, 4096, [=](std::int64_t begin, std::int64_t end) {
+    while (begin < end) {
+      const std::int64_t next = std::min(end, numbers.end_of_run(begin));
+      body(begin, next, numbers(begin));
+      begin = next;
+    }
+  });
 }
 
 inline constexpr std::int64_t most_columns = 2048;  ///< of a range, whose sums stay in L1

@@ -11,10 +11,12 @@ void momentum_direction(const Update& update, const double* squares,
                         const UpdatedElements& elements, Moments moments, float* d) {
   const float scale = grad_scale(update.clip_norm, update.loss_scale, squares);
   const auto run = [&](const auto& rule) {
-    for_each_piece("momentum", elements.count, 4096, [=](std::int64_t begin, std::int64_t end) {
+    for_each_numbered_piece("momentum", elements.count, elements.numbers,
+                            [=](std::int64_t begin, std::int64_t end, std::int64_t number) {
 #pragma omp simd
-      for (std::int64_t i = begin; i < end; ++i) rule(i, scale);
-    });
+                              for (std::int64_t i = begin; i < end; ++i)
+                                rule(i, number + i - begin, scale);
+                            });
   };
   moments == Moments::bf16 ? run(Momentum<bfloat16>::make(update, elements, d))
                            : run(Momentum<float>::make(update, elements, d));

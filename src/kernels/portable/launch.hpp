@@ -157,6 +157,19 @@ KOKKOS_INLINE_FUNCTION float sum_of_lanes(const Team&, float mine) {
   return mine;
 }
 
+/// The largest of what the lanes of a unit have; all of them get it.
+KOKKOS_INLINE_FUNCTION float largest_of_lanes(const Team&, float mine) {
+#ifdef __CUDA_ARCH__
+  const unsigned first = (threadIdx.y * unit_lanes) % 32;
+  const unsigned lanes = ((1u << unit_lanes) - 1) << first;
+  for (int distance = unit_lanes / 2; distance > 0; distance /= 2) {
+    const float other = __shfl_xor_sync(lanes, mine, distance);
+    mine = other > mine ? other : mine;
+  }
+#endif
+  return mine;
+}
+
 /// *sum = scale sum_i terms[i]  (+ *sum when accumulating)
 void store_sum(const char* name, const double* terms, std::int64_t count, double scale, Write write,
                double* sum);

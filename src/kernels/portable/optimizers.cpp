@@ -19,14 +19,75 @@ template <class Rule, class Rounded>
 void update_elements(const Update& update, const double* squares, const UpdatedElements& elements,
                      Rounded* rounded) {
   const Rule rule = Rule::make(update, elements);
+  const ElementNumbers numbers = elements.numbers;
   const float* const scale = grad_scale_of(update, squares);
   const float* const grad = elements.grad;
   float* const weight = elements.weight;
   for_each(
       Rule::name, elements.count, KOKKOS_LAMBDA(std::int64_t i) {
-        const float w = rule(i, *scale * grad[i], weight[i]);
+        const float w = rule(i, numbers(i), *scale * grad[i], weight[i]);
         weight[i] = w;
         if (rounded != nullptr) rounded[i] = w;
+      });
+}
+
+// --- moments in blocks
+// ----------------------------------------------------------------------------
+
+/// Elements of a block that a lane has: one in unit_lanes of them.
+inline constexpr int lane_values = quantized_block / unit_lanes;
+
+template <class Rule, class Rounded>
+void update_blocks(const Update& update, const double* squares, const UpdatedElements& elements,
+                   Rounded* rounded) {
+  constexpr int count = Rule::fields;
+  Kokkos::Array<BlockedField, count> fields;
+  for (int f = 0; f < count; ++f)
+    fields[f] = BlockedField::make(update, elements, std::uint32_t(f));
+  const Rule rule = Rule::make(update, elements);
+  const float* const factor = grad_scale_of(update, squares);
+  const float* const grad = elements.grad;
+  float* const weight = elements.weight;
+  const std::int64_t blocks = elements.count / quantized_block;
+  const ElementNumbers numbers = elements.numbers;
+  for_each_unit(
+      Rule::name, blocks, KOKKOS_LAMBDA(const Team& team) {
+        const std::int64_t first = unit_of(team) * quantized_block;
+        if (unit_of(team) >= blocks) return;
+        const int lane = lane_of(team);
+        float values[count][lane_values];
+        for (int f = 0; f < count; ++f) {
+          const std::byte* const block = fields[f].block(first);
+          const float scale = *reinterpret_cast<const float*>(block);
+          for (int k = 0; k < lane_values; ++k)
+            values[f][k] = scale * unscaled_value(fields[f].format, block + sizeof scale,
+                                                  k * unit_lanes + lane);
+        }
+        const Rule of_lane = rule.on(values);
+        for (int k = 0; k < lane_values; ++k) {
+          const std::int64_t i = first + k * unit_lanes + lane;
+          const float w = of_lane(k, 0, *factor * grad[i], weight[i]);
+          weight[i] = w;
+          if (rounded != nullptr) rounded[i] = w;
+        }
+        for (int f = 0; f < count; ++f) {
+          float scale = 0.0f, nothing = 0.0f;  // NaN where one is not finite
+          for (int k = 0; k < lane_values; ++k) {
+            const float magnitude = std::fabs(values[f][k]);
+            scale = magnitude > scale ? magnitude : scale;
+            nothing += values[f][k] - values[f][k];
+          }
+          scale = largest_of_lanes(team, scale) + sum_of_lanes(team, nothing);
+          std::byte* const block = fields[f].block(first);
+          if (lane == 0) *reinterpret_cast<float*>(block) = scale;
+          const std::int64_t number = numbers(first);
+          for (int k = 0; k < lane_values; ++k) {
+            const int i = k * unit_lanes + lane;
+            block[sizeof scale + i] =
+                std::byte(float8_code(fields[f].format, values[f][k], float8_divisor(scale),
+                                      drawn(number + i, fields[f].key)));
+          }
+        }
       });
 }
 
@@ -37,9 +98,29 @@ void update_by(const Update& update, const double* squares, const UpdatedElement
 }
 
 template <class Rule>
-void make_direction(const Rule& rule, std::int64_t count, const float* scale) {
+void update_blocks_by(const Update& update, const double* squares,
+                      const UpdatedElements& elements) {
+  promise(elements.count % quantized_block == 0, Rule::name, "elements must be whole blocks");
+  std::visit([&](auto* rounded) { update_blocks<Rule>(update, squares, elements, rounded); },
+             elements.rounded);
+}
+
+struct Kernels {
+  template <class Rule>
+  UpdateKernel of_elements() const {
+    return &update_by<Rule>;
+  }
+  template <class Rule>
+  UpdateKernel of_blocks() const {
+    return &update_blocks_by<Rule>;
+  }
+};
+
+template <class Rule>
+void make_direction(const Rule& rule, const UpdatedElements& elements, const float* scale) {
+  const ElementNumbers numbers = elements.numbers;
   for_each(
-      "momentum", count, KOKKOS_LAMBDA(std::int64_t i) { rule(i, *scale); });
+      "momentum", elements.count, KOKKOS_LAMBDA(std::int64_t i) { rule(i, numbers(i), *scale); });
 }
 
 }  // namespace
@@ -48,14 +129,13 @@ void momentum_direction(const Update& update, const double* squares,
                         const UpdatedElements& elements, Moments moments, float* d) {
   const float* const scale = grad_scale_of(update, squares);
   if (moments == Moments::bf16)
-    make_direction(Momentum<bfloat16>::make(update, elements, d), elements.count, scale);
+    make_direction(Momentum<bfloat16>::make(update, elements, d), elements, scale);
   else
-    make_direction(Momentum<float>::make(update, elements, d), elements.count, scale);
+    make_direction(Momentum<float>::make(update, elements, d), elements, scale);
 }
 
 UpdateKernel update_kernel(std::string_view optimizer, Moments moments) {
-  return AllUpdateRules::find(
-      optimizer, moments, []<class Rule>(std::type_identity<Rule>) { return &update_by<Rule>; });
+  return AllUpdateRules::find(optimizer, moments, Kernels());
 }
 
 }  // namespace brume::kernels

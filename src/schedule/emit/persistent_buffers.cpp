@@ -32,7 +32,7 @@ BlockState make_block(const Context& context, ProgramBuilder& build, int block) 
       frozen{trained.count, whole.count - trained.count};
   const plan::KeptState<double> kept = plan::kept_state(
       plan::state_knobs(stage), plan::Elements<double>{double(trained.count), double(frozen.count)},
-      model::frozen_alignment(context.block(block)));
+      plan::alignments(context.block(block)));
   const int shard = context.place.at[model::Axis::shard];
   const auto kept_range = [&](Range all, bool is_sharded) {
     const std::int64_t count = all.count / stage.shard_ranks();

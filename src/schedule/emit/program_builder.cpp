@@ -151,8 +151,8 @@ std::vector<Operand> ProgramBuilder::moves(const std::vector<Move>& moves, bool 
                                  {destinations[i].first, destinations[i].elements});
       if (both.count == 0) continue;
       const auto values = [&](BufferId id, const model::FieldPart& field) {
-        const std::int64_t bytes = field.field.bytes();
-        return Part{id, field.first_byte + (both.first - field.first) * bytes, both.count * bytes};
+        return Part{id, field.first_byte + field.field.bytes(both.first - field.first),
+                    field.field.bytes(both.count)};
       };
       pair(values(move.source, sources[i]), values(move.destination, destinations[i]));
     }
