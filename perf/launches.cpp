@@ -202,17 +202,17 @@ std::vector<std::int32_t> read_begins(const Routes& routes) {
 /// A product for each expert, all of them with as many rows.
 template <class Storage>
 void experts_forward(ConstMatrixOf<Storage> x, ConstMatrixOf<Storage> w, const Routes& routes,
-                     MatrixOf<Storage> y, Factors factors) {
+                     Write write, MatrixOf<Storage> y, Factors factors) {
   for (int i = 0; i < routes.num_held; ++i)
-    linear_forward<Storage>(share(x, routes), share(w, routes), Write::replace, share(y, routes),
-                            factors);
+    linear_forward<Storage>(share(x, routes), share(w, routes), write, share(y, routes), factors);
 }
 template <class Storage>
 void experts_backward_input(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> w,
-                            const Routes& routes, MatrixOf<Storage> dx, Factors factors) {
+                            const Routes& routes, Write write, MatrixOf<Storage> dx,
+                            Factors factors) {
   for (int i = 0; i < routes.num_held; ++i)
-    linear_backward_input<Storage>(share(dy, routes), share(w, routes), Write::replace,
-                                   share(dx, routes), factors);
+    linear_backward_input<Storage>(share(dy, routes), share(w, routes), write, share(dx, routes),
+                                   factors);
 }
 template <class Storage>
 void experts_backward_weight(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> x,

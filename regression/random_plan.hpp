@@ -141,8 +141,11 @@ inline void freeze_some(int i, model::Config& model) {
 /// adapters have ranks and scales of their own. Besides every third one modules are trained whole:
 /// norms, tables, or some of both.
 /// @param in_every_layer  false: in every second one, so that layers are unlike
-inline void adapt(int i, model::Config& model, bool in_every_layer = true) {
-  const std::vector<model::Module> targets = model::adapter_targets(model);
+/// @param and_experts     besides the linear layers
+inline void adapt(int i, model::Config& model, bool in_every_layer = true,
+                  bool and_experts = false) {
+  std::vector<model::Module> targets = model::adapter_targets(model);
+  if (and_experts) std::ranges::copy(model::expert_targets(model), std::back_inserter(targets));
   model.adapter = {.rslora = i % 8 == 5};
   for (int t = 0; t < int(targets.size()); ++t) {
     if (i % 3 != 0 && (t + i) % 3 == 0) continue;
@@ -184,7 +187,8 @@ inline bool trains_all(const model::Config& model) {
 }
 
 inline bool allows_tp(const model::Config& model, int tp) {
-  return model.num_heads % tp == 0 && model::quantization_fault(model, tp).empty();
+  return model.num_heads % tp == 0 && model::quantization_fault(model, tp).empty() &&
+         (!model.adapter.is_of_experts() || model.num_experts % tp == 0);
 }
 
 /// How a stage cuts a microbatch and its layers.
@@ -240,7 +244,9 @@ inline void choose_later_knobs(std::mt19937 random, const model::Config& model, 
         pick(random, {0, 0, 1, 2}) / 2.0 * (stage.optim_offload_ratio - stage.optim_disk_ratio);
   if (model.num_experts == 0) return;
   for (plan::Stage& stage : plan.stages)
-    if (pick(random, {0, 1, 1}) == 1 && model.num_experts % stage.tp == 0) stage.ep = stage.tp;
+    if ((pick(random, {0, 1, 1}) == 1 || model.adapter.is_of_experts()) &&
+        model.num_experts % stage.tp == 0)
+      stage.ep = stage.tp;
   for (plan::Stage& stage : plan.stages) divide_experts(random, model, stage);
 }
 

@@ -107,11 +107,11 @@ void combine(ConstMatrixOf<Storage> x, const Routes& routes, ConstMatrixOf<Stora
 /// @param y  [R, O]
 template <class Storage = float>
 void experts_forward(ConstMatrixOf<Storage> x, ConstMatrixOf<Storage> w, const Routes& routes,
-                     MatrixOf<Storage> y, Factors factors = Factors::stored);
+                     Write write, MatrixOf<Storage> y, Factors factors = Factors::stored);
 
 template <class Storage = float>
 void experts_backward_input(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> w,
-                            const Routes& routes, MatrixOf<Storage> dx,
+                            const Routes& routes, Write write, MatrixOf<Storage> dx,
                             Factors factors = Factors::stored);
 
 /// @param dw  [H O, I]; zeros replace that of an expert without rows

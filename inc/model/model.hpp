@@ -53,13 +53,15 @@ struct Adapter {
 
     bool operator==(const Target&) const = default;
   };
-  std::vector<Target> targets = {};  ///< linear layers of adapter_targets(), in its order
+  std::vector<Target> targets = {};  ///< linear layers of adapter_targets(), then expert_targets()
   bool rslora = false;
   /// The layers with a term, in rising order; none: all. In other layers it stays zero.
   std::vector<int> layers = {};
   std::vector<Module> saved = {};  ///< trained whole: some of modules_to_save()
 
   bool exists() const { return !targets.empty(); }
+  /// Each expert has factors of its own, which are where the expert is.
+  bool is_of_experts() const { return find(Module::experts_in) || find(Module::experts_out); }
   /// @return null if the module has no term
   const Target* find(Module module) const {
     const auto found = std::ranges::find(targets, module, &Target::module);
@@ -213,6 +215,8 @@ std::vector<double> rope_frequencies(const Config& config, LayerKind kind = Laye
 /// The linear layers of a layer that may have an adapter, cut as the family's files cut them: a
 /// fused product has several of them, for example queries, keys and values.
 std::vector<Module> adapter_targets(const Config& config);
+/// The modules of experts that may have an adapter too, if a deck names them.
+std::vector<Module> expert_targets(const Config& config);
 
 /// The modules that may be trained whole besides an adapter: tables and norms, in the order of
 /// blocks.

@@ -11,13 +11,14 @@ export HF_HUB_OFFLINE=1
 ask() { "$python" -W ignore "$BRUME_REGRESSION_DIR/pytorch/peft_files.py" "$1" "$models"; }
 models=$BRUME_REGRESSION_DIR/data/hugging_face
 fail() { echo "$*"; exit 1; }
-names='gpt2 llama_grouped llama_tied qwen3 qwen3_moe neox'
+names='gpt2 llama_grouped llama_tied qwen3 qwen3_moe mixtral neox'
 ask make <<END
 gpt2 3 6 0 c_attn,c_proj {"modules_to_save":["wpe","ln_2"]}
 llama_grouped 4 8 0 q_proj,v_proj
 llama_tied 2 4 0 q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj {"rank_pattern":{"self_attn.[qv]_proj":3},"alpha_pattern":{"up_proj|down_proj":1},"modules_to_save":["embed_tokens","input_layernorm"],"ensure_weight_tying":true}
 qwen3 2 4 1 q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj
 qwen3_moe 3 6 0 q_proj,o_proj {"layers_to_transform":[1]}
+mixtral 2 4 0 q_proj {"lora_dropout":0,"target_parameters":["mlp.experts.down_proj","mlp.experts.gate_up_proj"],"rank_pattern":{"mlp.experts.down_proj":3}}
 neox 5 2 0 query_key_value,dense_h_to_4h {"rank_pattern":{"query_key_value":2},"modules_to_save":["lm_head","final_layer_norm"]}
 END
 
@@ -63,6 +64,7 @@ adapt llama_tied 2 4 standard '"*"' '"embedding.token","norm1"' \
   '{pattern="attention.[qv]",rank=3},{pattern="mlp.[uo]*",alpha=1}'
 adapt qwen3 2 4 rslora '"attention.*","mlp.*"'
 adapt qwen3_moe 3 6 standard '"attention.q","attention.out"' '' '' 1
+adapt mixtral 2 4 standard '"attention.q","mlp.experts.*"' '' '{pattern="mlp.experts.out",rank=3}'
 adapt neox 5 2 standard '"attention.qkv","mlp.in"' '"head*"' '{pattern="attention.qkv",rank=2}'
 for name in $names; do echo "$name"; done | ask check > theirs
 for name in $names; do echo "$(numbers "$name" /evaluations/loss) $(numbers "$name/on" /steps/loss)"; done > ours

@@ -24,6 +24,7 @@ GPT = {"attention.qkv": "attn.c_attn", "attention.out": "attn.c_proj", "mlp.in":
 LLAMA = {"attention.q": "self_attn.q_proj", "attention.k": "self_attn.k_proj",
          "attention.v": "self_attn.v_proj", "attention.out": "self_attn.o_proj",
          "mlp.gate": "mlp.gate_proj", "mlp.up": "mlp.up_proj", "mlp.out": "mlp.down_proj"}
+EXPERTS = {"mlp.experts.in": "mlp.experts.gate_up_proj", "mlp.experts.out": "mlp.experts.down_proj"}
 NEOX = {"attention.qkv": "attention.query_key_value", "attention.out": "attention.dense",
         "mlp.in": "mlp.dense_h_to_4h", "mlp.out": "mlp.dense_4h_to_h"}
 MODULES = {  # the library's name of a layer, and of its linear layers by ours
@@ -52,21 +53,25 @@ RUNS = {  # name: model in families.py, rank, alpha, scaling, targets; groups, m
     "neox_saved": ("neox", 3, 6.0, "standard", (), [], ["head*"]),
     "qwen3_layers": ("qwen3", 4, 4.0, "standard", ("attention.k", "mlp.out"), [], ["head.norm"],
                      [1]),
+    "qwen3_moe": ("qwen3_moe", 3, 6.0, "standard", ("attention.q", *EXPERTS)),
+    "mixtral": ("mixtral", 4, 2.0, "rslora", ("mlp.experts.in",)),
 }
 
 
-def factor_shapes(ranks, kv, head_dim, ffn):
+def factor_shapes(ranks, kv, head_dim, ffn, experts=0):
     """Shapes in src/model, in the order in which elements are numbered. ranks: by target"""
     q, k = H * head_dim, kv * head_dim
     sizes = {"attention.qkv": ((3, q), C), "attention.q": ((q,), C), "attention.k": ((k,), C),
              "attention.v": ((k,), C), "attention.out": ((C,), q), "mlp.in": ((ffn,), C),
-             "mlp.gate": ((ffn,), C), "mlp.up": ((ffn,), C), "mlp.out": ((C,), ffn)}
+             "mlp.gate": ((ffn,), C), "mlp.up": ((ffn,), C), "mlp.out": ((C,), ffn),
+             "mlp.experts.in": ((2, ffn), C), "mlp.experts.out": ((C,), ffn)}
     out = {}
     for i in range(L):
         for target, rank in ranks.items():
             outputs, inputs = sizes[target]
-            out |= {f"layers.{i}.{target}.lora_a": (rank, inputs),
-                    f"layers.{i}.{target}.lora_b": (*outputs, rank)}
+            each = (experts,) if target in EXPERTS else ()
+            out |= {f"layers.{i}.{target}.lora_a": (*each, rank, inputs),
+                    f"layers.{i}.{target}.lora_b": (*each, *outputs, rank)}
     return out
 
 
@@ -85,7 +90,8 @@ class Run(families.Run):
         super().__init__(make(), family, dtype, **sizes)
         self.model.load_state_dict(families.to_library(family, self.weights))
         self.prefix, self.modules = MODULES[family]
-        words = WORDS.get(targets, [self.modules[target] for target in targets])
+        words = WORDS.get(targets, [self.modules[target] for target in targets if target not in EXPERTS])
+        self.experts = [target for target in targets if target in EXPERTS]
         first = {target: next((group for group in groups if fnmatchcase(target, group["pattern"])), {})
                  for target in targets or self.modules}
         saved = [name for name in self.weights
@@ -95,13 +101,14 @@ class Run(families.Run):
                       for name in saved if value is self.weights[name]}
         self.model = peft.get_peft_model(self.model, peft.LoraConfig(
             r=rank, lora_alpha=alpha, use_rslora=scaling == "rslora", target_modules=words,
+            target_parameters=[EXPERTS[target] for target in self.experts] or None,
             rank_pattern=self.pattern("rank", first), alpha_pattern=self.pattern("alpha", first),
             layers_to_transform=layers or None,
             modules_to_save=sorted({theirs.rpartition(".")[0] for theirs in self.saved}) or None,
             ensure_weight_tying=self.model.config.tie_word_embeddings))
 
         base_shapes = gpt_losses.shapes(None)
-        of_layer = {key: sizes[key] for key in ("kv", "head_dim", "ffn")}
+        of_layer = {key: sizes[key] for key in ("kv", "head_dim", "ffn", "experts") if key in sizes}
         factors = factor_shapes({target: group.get("rank", rank) for target, group in first.items()},
                                 **of_layer)
         gpt_losses.shapes = lambda _: base_shapes | factors
@@ -127,7 +134,14 @@ class Run(families.Run):
             layer, target, factor = re.fullmatch(r"layers\.(\d+)\.(.*)\.lora_(.)", name).groups()
             if target == "attention.qkv" and factor == "b":
                 value = families.fused(*value) if self.family == "neox" else value.flatten(0, 1)
-            module = f"base_model.model.{self.prefix}.{layer}.{self.modules[target]}"
+            theirs = self.modules.get(target)
+            if target in EXPERTS:
+                # Of two wrappers the inner one has the first products. Of B the expert is the fastest.
+                inner = target == "mlp.experts.in" and len(self.experts) > 1
+                theirs = "mlp.experts.base_layer" if inner else "mlp.experts"
+                value = value.flatten(0, 1) if factor == "a" else (
+                    value.flatten(1, -2).permute(1, 2, 0).flatten(1))
+            module = f"base_model.model.{self.prefix}.{layer}.{theirs}"
             out[f"{module}.lora_{factor.upper()}.default.weight"] = value
         return out
 

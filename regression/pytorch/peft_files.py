@@ -35,8 +35,8 @@ def adapted(folder, adapter):
 def make(folder, name, rank, alpha, rslora, modules, more="{}"):
     torch.manual_seed(2)
     model = peft.get_peft_model(load(folder), peft.LoraConfig(
-        r=int(rank), lora_alpha=float(alpha), use_rslora=rslora == "1", lora_dropout=0.1,
-        task_type="CAUSAL_LM", target_modules=modules.split(","), **json.loads(more)))
+        r=int(rank), lora_alpha=float(alpha), use_rslora=rslora == "1", task_type="CAUSAL_LM",
+        target_modules=modules.split(","), **({"lora_dropout": 0.1} | json.loads(more))))
     for name_of, parameter in model.named_parameters():
         if "lora_" in name_of:
             torch.nn.init.normal_(parameter, std=0.2)

@@ -21,7 +21,7 @@ INSTANTIATE_TEST_SUITE_P(Peft, Adapters,
                          ::testing::Values("llama_grouped", "llama_tied", "gpt2", "gpt2_all",
                                            "qwen3", "gemma2", "neox", "qwen3_groups", "gpt2_groups",
                                            "llama_grouped_saved", "gpt2_saved", "neox_saved",
-                                           "qwen3_layers"),
+                                           "qwen3_layers", "qwen3_moe", "mixtral"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

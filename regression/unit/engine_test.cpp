@@ -118,6 +118,24 @@ TEST_P(Contract, RandomPlanOfAnAdapterTrainsLikeOneRank) {
   expect_contract(model, test::plan_number(i, random, model), test::head_tokens(i));
 }
 
+class ExpertAdaptersContract : public ::testing::TestWithParam<int> {};
+
+// A term of each expert, also where tokens take several rounds.
+TEST_P(ExpertAdaptersContract, RandomPlanTrainsLikeOneRank) {
+  const int i = GetParam();
+  std::mt19937 random(unsigned(i) * 86028121 + 31);
+  model::Config model = test::random_experts_model(random);
+  model.isolated = i % 5 == 0;
+  if (i % 2 == 0) model.rank_load_factor = 1.0;
+  test::adapt(i, model, i % 5 != 2 || i % 4 == 3, true);  // a split backward needs all layers
+  expect_contract(
+      model,
+      i % 4 == 3 ? test::zero_bubble_plan(random, model, 8) : test::plan_number(i, random, model),
+      test::head_tokens(i));
+}
+
+INSTANTIATE_TEST_SUITE_P(Engine, ExpertAdaptersContract, ::testing::Range(0, test::trials(12)));
+
 class QuantizedContract : public ::testing::TestWithParam<int> {};
 
 // The same of layers in blocks of 4 or 8 bits.

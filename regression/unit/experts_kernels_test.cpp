@@ -313,7 +313,8 @@ TYPED_TEST(Experts, RanksCopyAndAddUpTheRowsOfTheirExperts) {
   Values<TypeParam> x(N, C, 2), w(E * O, C, 3), copies(Array(N * k, C)), made(Array(N * k, O));
   Values<TypeParam> y(Array(N, O));
   dispatch<TypeParam>(x.matrix(), all.routes(), copies.matrix());
-  experts_forward<TypeParam>(copies.matrix(), w.matrix(), all.routes(), made.matrix());
+  experts_forward<TypeParam>(copies.matrix(), w.matrix(), all.routes(), Write::replace,
+                             made.matrix());
   combine<TypeParam>(made.matrix(), all.routes(), {}, y.matrix());
   Array dw(E * O, C);
   experts_backward_weight<TypeParam>(made.matrix(), copies.matrix(), all.routes(), Write::replace,
@@ -334,7 +335,7 @@ TYPED_TEST(Experts, RanksCopyAndAddUpTheRowsOfTheirExperts) {
         MatrixOf<TypeParam>(&w.matrix()(rank * held * O, 0), std::size_t(held * O), std::size_t(C));
     dispatch<TypeParam>(x.matrix(), routed.routes(), held_rows(own_copies.matrix()));
     experts_forward<TypeParam>(held_rows(own_copies.matrix()), own_w, routed.routes(),
-                               held_rows(own_made.matrix()));
+                               Write::replace, held_rows(own_made.matrix()));
     combine<TypeParam>(held_rows(own_made.matrix()), routed.routes(), {}, part.matrix());
     for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += part.values()[i];
     Array own_dw(held * O, C);
@@ -384,9 +385,10 @@ TYPED_TEST(Experts, ProductsAreThoseOfEachExpert) {
     append(expected_dx, reference::linear_backward_input(of_dy, of_w, rows, I, O));
     append(expected_dw, reference::linear_backward_weight(of_dy, of_x, rows, I, O));
   }
-  experts_forward<TypeParam>(x.matrix(), w.matrix(), routed.routes(), y.matrix());
+  experts_forward<TypeParam>(x.matrix(), w.matrix(), routed.routes(), Write::replace, y.matrix());
   EXPECT_LT(reference::relative_error(y.values(), expected_y), tolerance<TypeParam>);
-  experts_backward_input<TypeParam>(dy.matrix(), w.matrix(), routed.routes(), dx.matrix());
+  experts_backward_input<TypeParam>(dy.matrix(), w.matrix(), routed.routes(), Write::replace,
+                                    dx.matrix());
   EXPECT_LT(reference::relative_error(dx.values(), expected_dx), tolerance<TypeParam>);
 
   Array dw(E * O, I);
@@ -410,8 +412,10 @@ TEST(ExpertsIn8Bits, ProductsAreThoseOfEachExpert) {
   Values<bfloat16> y(Array(N * k, O)), dx(Array(N * k, I)), one_y = y, one_dx = dx;
   Array dw(E * O, I), one_dw(E * O, I);
   const Routes routes = routed.routes();
-  experts_forward<bfloat16>(x.matrix(), w.matrix(), routes, y.matrix(), Factors::fp8);
-  experts_backward_input<bfloat16>(dy.matrix(), w.matrix(), routes, dx.matrix(), Factors::fp8);
+  experts_forward<bfloat16>(x.matrix(), w.matrix(), routes, Write::replace, y.matrix(),
+                            Factors::fp8);
+  experts_backward_input<bfloat16>(dy.matrix(), w.matrix(), routes, Write::replace, dx.matrix(),
+                                   Factors::fp8);
   experts_backward_weight<bfloat16>(dy.matrix(), x.matrix(), routes, Write::replace, dw.matrix(),
                                     Factors::fp8);
   for (int e = 0; e < E; ++e) {
@@ -446,7 +450,7 @@ TEST(LayerOfExperts, AgreesWithItselfWhereEveryExpertIsTheSame) {
   Routed routed(N, E, k);
   choose_experts(logits.matrix(), true, gates.vector(), routed.routes());
   dispatch(x.matrix(), routed.routes(), copies.matrix());
-  experts_forward(copies.matrix(), w.matrix(), routed.routes(), made.matrix());
+  experts_forward(copies.matrix(), w.matrix(), routed.routes(), Write::replace, made.matrix());
   for (int i = 0; i < N * k; ++i)
     for (int o = 0; o < O; ++o) made(i, o) *= gates(0, i);
   combine(made.matrix(), routed.routes(), {}, y.matrix());

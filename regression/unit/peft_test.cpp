@@ -190,6 +190,12 @@ deck::AdapterKeys saving(std::vector<std::string> modules) {
   return keys;
 }
 
+/// @return the keys with these targets
+deck::AdapterKeys with_experts(deck::AdapterKeys keys, std::vector<std::string> targets) {
+  keys.targets = std::move(targets);
+  return keys;
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Peft, Adapters,
     testing::Values(Case{"gpt2", all_targets}, Case{"llama_grouped", all_targets},
@@ -203,7 +209,11 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"llama_tied.saved", saving({"embedding.token"})},
                     Case{"qwen3.saved", saving({"*norm*"})}, Case{"gemma2.saved", saving({"*"})},
                     Case{"neox.saved", saving({"head*", "norm1"})},
-                    Case{"gemma2.layers", layers_0_and_2}),
+                    Case{"gemma2.layers", layers_0_and_2},
+                    Case{"mixtral.experts", with_experts(all_targets, {"*"})},
+                    Case{"qwen3_moe.experts", with_experts(own_ranks, {"*"})},
+                    Case{"qwen3_moe.in", with_experts(all_targets, {"*.q", "mlp.experts.in"})},
+                    Case{"mixtral.out", with_experts(all_targets, {"mlp.experts.out"})}),
     [](const auto& info) {
       std::string name = info.param.name;
       std::ranges::replace(name, '.', '_');
@@ -460,8 +470,8 @@ TEST_F(AdapterFiles, OtherAdaptersAreRefused) {
   expect_in("'init_lora_weights' = \"pissa\" changed the base",
             refused("init_lora_weights", "pissa"));
   expect_in(
-      "'target_parameters' = a list is not supported: adapters fit linear layers, not experts",
-      refused("target_parameters", {"mlp.experts.gate_up_proj"}));
+      "'target_parameters' = a list is not supported: adapters fit linear layers, and mlp.experts.",
+      refused("target_parameters", {"mlp.gate.weight"}));
   expect_in("'r' must be an integer", refused("r", "2"));
   expect_in("'lora_alpha' must be a number", refused("lora_alpha", nullptr));
 }
@@ -480,8 +490,8 @@ TEST_F(AdapterFiles, PickledFactorsAreNamed) {
   expect_in("found adapter_model.bin in Python's pickle format", refused(keys));
 }
 
-/// Experts have no adapters: older versions of the library have a linear layer for each matrix.
-TEST(AdapterNames, ExpertsHaveNone) {
+/// Older versions of the library have a linear layer for each matrix of experts.
+TEST(AdapterNames, ExpertsAreStacked) {
   const fs::path directory = models / "mixtral";
   const deck::AdapterKeys keys{.rank = 2, .targets = {"attention.q"}};
   const model::Config model = config_of(directory, keys);
@@ -494,8 +504,27 @@ TEST(AdapterNames, ExpertsHaveNone) {
   test::put(out / "adapter_model.safetensors", test::safetensors(tensors));
   expect_in("has 1 tensor that the adapter has no place for: \"" + expert + "\"",
             test::refusal([&] { PretrainedWeights(out.path(), model, FileKind::adapter); }));
-  expect_in("training.adapter.targets: \"mlp.*\" fits none of this model's linear layers",
-            test::refusal([&] { config_of(directory, {.rank = 2, .targets = {"mlp.*"}}); }));
+
+  const deck::AdapterKeys all{.rank = 2, .targets = {"*"}};
+  const model::Config adapted = config_of(directory, all);
+  const Values values = values_of(directory, adapted);
+  write_adapter_of(out.path(), adapted, all, values);
+  const json config = json_of(out / "adapter_config.json");
+  EXPECT_EQ(config.at("target_parameters"),
+            json({"mlp.experts.down_proj", "mlp.experts.gate_up_proj"}));
+  // Of B [outputs, rank experts] the expert is the fastest.
+  const std::string inner = "base_model.model.model.layers.0.mlp.experts.base_layer.lora_B.weight";
+  const TensorFile file(out / "adapter_model.safetensors");
+  const std::vector<float>& ours = values.at("layers.0.mlp.experts.in.lora_b");
+  const std::int64_t experts = adapted.num_experts, outputs = 2 * adapted.expert_ffn_size;
+  ASSERT_EQ(file.tensors().at(inner).shape, (std::vector<std::int64_t>{outputs, 2 * experts}));
+  std::vector<float> found(ours.size());
+  file.read(inner, 0, found);
+  for (std::int64_t expert = 0; expert < experts; ++expert)
+    for (std::int64_t output = 0; output < outputs; ++output)
+      for (std::int64_t k = 0; k < 2; ++k)
+        EXPECT_EQ(found[std::size_t((output * 2 + k) * experts + expert)],
+                  ours[std::size_t((expert * outputs + output) * 2 + k)]);
 }
 
 /// PEFT has one first factor where Brume has two.

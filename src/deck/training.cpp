@@ -117,7 +117,7 @@ const Schema<AdapterKeys>& adapter_schema() {
               .choices = {"standard", "rslora"}})
         .key("targets", &AdapterKeys::targets,
              {.help = "linear layers that get a term, as patterns: \"attention.*\", "
-                      "\"mlp.out\"; empty: all",
+                      "\"mlp.out\", \"mlp.experts.*\"; empty or [\"all-linear\"]: all but experts",
               .aliases = {"target_modules"}})
         .key("layers", &AdapterKeys::layers,
              {.help = "numbers of the layers that get terms, from 0; empty: all",

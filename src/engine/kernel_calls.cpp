@@ -23,7 +23,10 @@ void KernelCall<Storage>::forward() const {
         return kernels::affine_forward<Storage>(read, blocks, bias, residual, written);
       return kernels::affine_forward<Storage>(read, weight, bias, residual, written, factors());
     case OperatorKind::experts:
-      return kernels::experts_forward<Storage>(read, weight, routes, written);
+      return kernels::experts_forward<Storage>(
+          read, weight, routes,
+          residual.data() != nullptr ? kernels::Write::accumulate : kernels::Write::replace,
+          written);
     case OperatorKind::attention:
       return kernels::attention_forward<Storage>(attention, read, written, lse);
     case OperatorKind::cached_attention:
@@ -79,7 +82,8 @@ void KernelCall<Storage>::backward_input() const {
       return kernels::linear_backward_input<Storage>(d_written, weight, write_d_read, d_read,
                                                      factors());
     case OperatorKind::experts:
-      return kernels::experts_backward_input<Storage>(d_written, weight, routes, d_read);
+      return kernels::experts_backward_input<Storage>(d_written, weight, routes, write_d_read,
+                                                      d_read);
     case OperatorKind::attention:
       return kernels::attention_backward<Storage>(attention, read, written, lse, d_written, d_read);
     case OperatorKind::layer_norm:

@@ -845,7 +845,8 @@ void SegmentTasks<Storage>::begin_experts_gradients(Pass& p) const {
   if (p.o.task.operation != Operation::backward_input || p.o.write() != Write::replace) return;
   for (const Operator& op : p.list.segment.operators)
     if (op.kind == OperatorKind::experts)
-      if (const kernels::Matrix grads = weight_grads(p, {op.modules.front()}); grads.data())
+      if (const kernels::Matrix grads = weight_grads(p, {op.modules.front(), op.part});
+          grads.data())
         kernels::fill(0.0f, part(grads.data(), std::int64_t(grads.size())));
 }
 
@@ -856,13 +857,18 @@ template <class Storage>
 void SegmentTasks<Storage>::backward_in_rounds(const Pass& p, const StepScalars& step) const {
   if (!makes_input(p.o)) return;
   const std::vector<Operator>& operators = p.list.segment.operators;
-  const int first_products =
-      int(std::ranges::find(operators, OperatorKind::experts, &Operator::kind) - operators.begin());
+  const auto products = std::ranges::find(operators, OperatorKind::experts, &Operator::kind);
+  const auto behind = std::find_if(
+      products, operators.end(), [&](const Operator& op) { return op.read == products->written; });
   for_rounds(p, [&](const Pass& q) {
     Backward round{
         .step = step, .sum = {}, .made = std::vector<char>(p.list.segment.operators.size())};
     if (p.list.rank == 0) round.sum = q.of_round(stream(p.o, Role::gradient));
-    make_of_round(q, first_products);
+    make_of_round(q, int(behind - operators.begin()) - 1);
+    for (auto op = behind; op != operators.end(); ++op)
+      if (op->part == Part::lora_a)
+        for (const Operator* const made : {&*behind, &*op})
+          run_forward(q, *made, call(q, *made), false);
     for (const model::BackwardCall& called : p.list.segment.backward) {
       const TensorId written = p.list.op(called.op).written;
       if (!called.again || (!lasts(q, written) && round.made[std::size_t(called.op)] == 0))

@@ -80,10 +80,13 @@ class LayoutBuilder {
         layout_.prefix + (in_layer ? fmt::format("{}{}.", names_.layers, block.layer) : "");
     const bool matrix = !parameter.name.ends_with(".bias") && !parameter.name.ends_with(".gain");
     const bool transposed = matrix && in_layer && names_.transposed && !of_adapter_;  // nor tables
-    Placed placed{.parameter = parameter, .matrix = matrix, .transposed = transposed};
+    Placed placed{.parameter = parameter, .matrix = matrix, .transposed = transposed, .runs = {}};
     const bool stacked = stacked_ && module.starts_with("mlp.experts.");
     if (stacked) kind.clear();
-    if (module == "head")
+    const bool expert_factor = parameter.id.is_adapter() && parameter.expert_dim >= 0;
+    if (expert_factor)
+      place_expert_factor(placed, prefix, kind);
+    else if (module == "head")
       placed.runs = {{layout_.head, 0, placed.rows()}};
     else if (in_layer && !names_.fused_qkv.empty() &&
              (module == "attention.qkv" || module == "attention.q" || module == "attention.kv"))
@@ -93,10 +96,27 @@ class LayoutBuilder {
           equal_parts(names_of(module, in_layer), prefix, kind, placed.rows(), parameter.name);
     for (const RowRun& run : placed.runs) add_tensor(run, placed);
     const std::int64_t experts = model_.num_experts;
+    if (expert_factor && placed.transposed)
+      layout_.tensors.back().shape = {placed.own_columns / parameter.shape.back(),
+                                      parameter.shape.back() * experts};
     if (stacked)
       layout_.tensors.back().shape = {experts, placed.rows() / experts, placed.columns()};
     layout_.parameters.push_back(std::move(placed));
     if (of_adapter_ && module == "embedding.token" && model_.tied_head) add_tied_head();
+  }
+
+  /// B of all experts as [experts, outputs rank] is the transpose of its tensor.
+  void place_expert_factor(Placed& placed, const std::string& prefix,
+                           const std::string& kind) const {
+    const Parameter& parameter = placed.parameter;
+    const bool wrapped = parameter.id.module == model::Module::experts_in &&
+                         model_.adapter.find(model::Module::experts_out);
+    if (parameter.id.part == model::Part::lora_b) {
+      placed.own_columns = parameter.elements() / model_.num_experts;
+      placed.transposed = true;
+    }
+    placed.runs = {
+        {prefix + (wrapped ? "mlp.experts.base_layer" : "mlp.experts") + kind, 0, placed.rows()}};
   }
 
   /// PEFT saves the table of a tied head a second time, as the head's.

@@ -25,8 +25,11 @@ struct Placed {
   bool matrix = false;
   bool transposed = false;  ///< each tensor is the transpose, [columns, rows]
   std::vector<RowRun> runs = {};
+  std::int64_t own_columns = 0;  ///< if they are not the last dimension
 
-  std::int64_t columns() const { return matrix ? parameter.shape.back() : 1; }
+  std::int64_t columns() const {
+    return own_columns > 0 ? own_columns : matrix ? parameter.shape.back() : 1;
+  }
   std::int64_t rows() const { return parameter.elements() / columns(); }
 };
 
@@ -64,7 +67,10 @@ bool is_stacked_experts(std::string_view tensor);
 /// ".lora_A.weight" [rank, inputs] or ".lora_B.weight" [outputs, rank]. No factor is transposed;
 /// one that belongs to fused queries, keys and values has the rows of their weight. Modules that
 /// are trained whole have their tensors of the model, after "base_model.model."; the token table of
-/// a tied head is there twice.
+/// a tied head is there twice. Experts are wrapped, first products within second ones:
+/// "mlp.experts" has the outer factors, "mlp.experts.base_layer" the inner ones. A has the rows of
+/// one expert after the other, B [outputs, rank experts] the columns of all experts side by side,
+/// for each rank.
 ///
 /// @throws Error(input)  for falcon's queries if key heads are fewer: PEFT has one first factor for
 /// both

@@ -35,6 +35,13 @@ std::vector<float> tensor_values(const Placed& placed, const FillSlabs& fill) {
   std::vector<engine::Slab> slabs{whole_slab(placed.parameter, values.data())};
   fill(slabs);
   std::vector<float> turned(values.size());
+  if (placed.transposed) {
+    const std::int64_t rows = placed.rows(), columns = placed.columns();
+    for (std::int64_t row = 0; row < rows; ++row)
+      for (std::int64_t column = 0; column < columns; ++column)
+        turned[std::size_t(column * rows + row)] = values[std::size_t(row * columns + column)];
+    return turned;
+  }
   auto from = values.begin();
   for (const RowRun& run : placed.runs) {
     const std::int64_t count = run.count * placed.columns();
@@ -42,6 +49,28 @@ std::vector<float> tensor_values(const Placed& placed, const FillSlabs& fill) {
     from += count;
   }
   return turned;
+}
+
+/// One expert's values of a factor.
+std::vector<float> expert_values(const Placed& placed, std::int64_t expert, const FillSlabs& fill) {
+  const model::Parameter& parameter = placed.parameter;
+  std::vector<float> values(std::size_t(parameter.elements() / parameter.shape.front()));
+  std::vector<engine::Slab> slabs{whole_slab(parameter, values.data())};
+  slabs.front().elements = std::ssize(values);
+  slabs.front().first = expert * std::ssize(values);
+  fill(slabs);
+  return values;
+}
+
+constexpr std::pair<model::Module, std::string_view> expert_parameters[] = {
+    {model::Module::experts_in, "mlp.experts.gate_up_proj"},
+    {model::Module::experts_out, "mlp.experts.down_proj"}};
+
+/// PEFT's name of experts' weights, which are no module; empty of others.
+std::string_view parameter_of(model::Module module) {
+  for (const auto& [one, name] : expert_parameters)
+    if (one == module) return name;
+  return {};
 }
 
 /// A module of a tensor: its name in a layer, or outside of layers that in the model.
@@ -78,9 +107,18 @@ void check_features(const json& config, const std::string& name) {
     require(is_off(value_of(config, key)), Failure::input,
             "{}: '{}' = {} is not supported: found an adapter that is not W x + scale B A x alone",
             name, key, deck::describe_json(value_of(config, key)));
-  require(is_off(value_of(config, "target_parameters")), Failure::input,
-          "{}: 'target_parameters' = {} is not supported: adapters fit linear layers, not experts",
-          name, deck::describe_json(value_of(config, "target_parameters")));
+  const json parameters = value_of(config, "target_parameters");
+  const auto is_of_experts = [](const json& one) {
+    return one.is_string() && std::ranges::any_of(expert_parameters, [&](const auto& known) {
+             return known.second.ends_with(one.get<std::string>());
+           });
+  };
+  require(is_off(parameters) ||
+              (parameters.is_array() && std::ranges::all_of(parameters, is_of_experts)),
+          Failure::input,
+          "{}: 'target_parameters' = {} is not supported: adapters fit linear layers, and "
+          "mlp.experts.gate_up_proj and mlp.experts.down_proj",
+          name, deck::describe_json(parameters));
   // Other initialisations take the first factors from the weights, and change these.
   const json init = value_of(config, "init_lora_weights");
   require(
@@ -173,7 +211,10 @@ std::vector<model::Adapter::Target> targets_in(const json& config, const std::st
   std::set<model::Module> known;
   const HuggingFaceLayout layout = adapter_layout(model);
   for (const auto& [weight, both] : factors(layout)) {
-    const std::string module = weight.substr(0, weight.rfind('.'));
+    const std::string_view parameter = parameter_of(both.a->parameter.id.module);
+    const std::string module =
+        parameter.empty() ? weight.substr(0, weight.rfind('.'))
+                          : weight.substr(0, weight.rfind("mlp.experts")).append(parameter);
     const json own_rank = ranks.of(module), own_alpha = alphas.of(module);
     const model::Adapter::Target here{
         .module = both.a->parameter.id.module,
@@ -253,6 +294,10 @@ deck::AdapterKeys adapter_keys(const fs::path& directory, const model::Config& c
     const model::Adapter::Target target{.module = module, .rank = 1, .alpha = 1.0};
     if (has({.targets = {target}})) adapted.adapter.targets.push_back(target);
   }
+  for (const model::Module module : model::expert_targets(config))
+    for (const json& parameter : value_of(file, "target_parameters"))
+      if (parameter_of(module).ends_with(parameter.get<std::string>()))
+        adapted.adapter.targets.push_back({.module = module, .rank = 1, .alpha = 1.0});
   require(adapted.adapter.exists(), Failure::input,
           "{}: has no tensor of this model's linear layers", tensors.name());
   const std::vector<model::Adapter::Target> targets = targets_in(file, name, adapted);
@@ -281,12 +326,14 @@ void write_adapter(const fs::path& directory, const model::Config& config,
   file.commit();
 
   const double alpha = keys.alpha > 0.0 ? keys.alpha : keys.rank;
-  std::set<std::string> modules, saved;
+  std::set<std::string> modules, parameters, saved;
   json ranks = json::object(), alphas = json::object();
   for (const Placed& placed : layout.parameters) {
-    const std::string module = module_in(placed.runs.front().tensor, config);
+    const std::string_view parameter = parameter_of(placed.parameter.id.module);
+    const std::string module =
+        parameter.empty() ? module_in(placed.runs.front().tensor, config) : std::string(parameter);
     const model::Adapter::Target* const target = config.adapter.find(placed.parameter.id.module);
-    (target ? modules : saved).insert(module);
+    (!parameter.empty() ? parameters : target ? modules : saved).insert(module);
     if (target && target->rank != keys.rank) ranks[module] = target->rank;
     if (target && target->alpha != alpha) alphas[module] = target->alpha;
   }
@@ -300,6 +347,7 @@ void write_adapter(const fs::path& directory, const model::Config& config,
       {"lora_alpha", alpha},
       {"use_rslora", keys.scaling == "rslora"},
       {"target_modules", modules},
+      {"target_parameters", parameters.empty() ? json() : json(parameters)},
       {"layers_to_transform", config.adapter.layers.empty() ? json() : json(config.adapter.layers)},
       {"lora_dropout", 0.0},
       {"bias", "none"},
@@ -327,13 +375,21 @@ std::map<std::string, Factors> factors(const HuggingFaceLayout& layout) {
 }
 
 AdapterTerm::AdapterTerm(const Factors& factors, const model::Adapter& adapter, Dtype dtype,
-                         const FillSlabs& fill)
-    : rank_(factors.a->parameter.shape.front()),
+                         const FillSlabs& fill, std::int64_t first_row)
+    : rank_(*std::prev(factors.a->parameter.shape.end(), 2)),
       width_(factors.a->columns()),
       scale_(float(adapter.scale(*adapter.find(factors.a->parameter.id.module)))),
-      dtype_(dtype),
-      a_(tensor_values(*factors.a, fill)),
-      b_(tensor_values(*factors.b, fill)) {}
+      dtype_(dtype) {
+  const model::Parameter &a = factors.a->parameter, &b = factors.b->parameter;
+  if (a.expert_dim < 0) {
+    a_ = tensor_values(*factors.a, fill), b_ = tensor_values(*factors.b, fill);
+    return;
+  }
+  const std::int64_t rows = b.elements() / (b.shape.front() * rank_);  // of an expert
+  first_row_ = first_row % rows;
+  a_ = expert_values(*factors.a, first_row / rows, fill);
+  b_ = expert_values(*factors.b, first_row / rows, fill);
+}
 
 MergeSums AdapterTerm::add(std::int64_t row, std::int64_t column, std::int64_t columns,
                            std::span<float> values) const {
@@ -342,7 +398,7 @@ MergeSums AdapterTerm::add(std::int64_t row, std::int64_t column, std::int64_t c
   for (; !values.empty(); ++row, values = values.subspan(term.size())) {
     std::ranges::fill(term, 0.0f);
     for (std::int64_t k = 0; k < rank_; ++k) {
-      const float b = b_[row * rank_ + k];
+      const float b = b_[(first_row_ + row) * rank_ + k];
       const float* a = a_.data() + k * width_ + column;
       for (std::int64_t i = 0; i < columns; ++i) term[i] += b * a[i];
     }

@@ -31,19 +31,20 @@ struct Factors {
 /// @param layout  outlives them
 std::map<std::string, Factors> factors(const HuggingFaceLayout& layout);
 
-/// The term that merging adds to a tensor of a linear layer: scale B A.
+/// The term that merging adds to a tensor of a linear layer, or of an expert: scale B A.
 class AdapterTerm {
  public:
-  /// @param dtype  that the sum is rounded to later
+  /// @param dtype      that the sum is rounded to later
+  /// @param first_row  of the weight of all experts, where the tensor begins
   AdapterTerm(const Factors& factors, const model::Adapter& adapter, Dtype dtype,
-              const FillSlabs& fill);
+              const FillSlabs& fill, std::int64_t first_row = 0);
 
   /// Adds it to rows from `row` on, of which `values` holds `columns` columns from `column` on.
   MergeSums add(std::int64_t row, std::int64_t column, std::int64_t columns,
                 std::span<float> values) const;
 
  private:
-  std::int64_t rank_, width_;
+  std::int64_t rank_, width_, first_row_ = 0;
   float scale_;
   Dtype dtype_;
   std::vector<float> a_;  ///< [rank, width]

@@ -350,9 +350,23 @@ PretrainedWeights::PretrainedWeights(const fs::path& directory, const model::Con
 
 PretrainedWeights::~PretrainedWeights() = default;
 
+namespace {
+
+/// The slab as a part of the matrix that a file has, whose rows a rank has whole.
+Slab as_placed(Slab slab, const Placed& placed) {
+  if (placed.own_columns == 0) return slab;
+  for (std::vector<std::int64_t>* const shape : {&slab.shape, &slab.global_shape})
+    *shape = {shape->front(), placed.own_columns};
+  slab.offset = {slab.offset.front(), 0};
+  return slab;
+}
+
+}  // namespace
+
 void PretrainedWeights::get(const Slab& slab, std::int64_t first, std::span<float> values) const {
   const Placed& placed = *impl_->parameters.at(slab.name);
-  const SlabRows rows(slab, placed.matrix);
+  const Slab seen = as_placed(slab, placed);
+  const SlabRows rows(seen, placed.matrix);
   const std::int64_t columns = rows.columns(), end = slab.first + first + std::ssize(values);
   for (std::int64_t at = slab.first + first; at < end;) {
     // Whole rows, or a part of one where the range begins or ends.

@@ -41,20 +41,21 @@ std::vector<std::int32_t> read_begins(const Routes& routes) {
 
 template <class Storage>
 void experts_forward(ConstMatrixOf<Storage> x, ConstMatrixOf<Storage> w, const Routes& routes,
-                     MatrixOf<Storage> y, Factors factors) {
+                     Write write, MatrixOf<Storage> y, Factors factors) {
   promise_experts("experts_forward", x, w, y, routes);
   for_each_expert(routes, [&](int i, std::size_t begin, std::size_t end) {
-    linear_forward<Storage>(rows(x, begin, end), of_expert(w, routes, i), Write::replace,
+    linear_forward<Storage>(rows(x, begin, end), of_expert(w, routes, i), write,
                             rows(y, begin, end), factors);
   });
 }
 
 template <class Storage>
 void experts_backward_input(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> w,
-                            const Routes& routes, MatrixOf<Storage> dx, Factors factors) {
+                            const Routes& routes, Write write, MatrixOf<Storage> dx,
+                            Factors factors) {
   promise_experts("experts_backward_input", dx, w, dy, routes);
   for_each_expert(routes, [&](int i, std::size_t begin, std::size_t end) {
-    linear_backward_input<Storage>(rows(dy, begin, end), of_expert(w, routes, i), Write::replace,
+    linear_backward_input<Storage>(rows(dy, begin, end), of_expert(w, routes, i), write,
                                    rows(dx, begin, end), factors);
   });
 }

@@ -114,9 +114,13 @@ Adapter adapter(const deck::AdapterKeys& keys, const Config& config) {
             Failure::input, "training.adapter: rank must be given, at least 1");
     return {};
   }
-  const std::vector<Module> all = adapter_targets(config);
+  const std::vector<Module> linear = adapter_targets(config), experts = expert_targets(config);
+  std::vector<Module> all = linear;
+  all.insert(all.end(), experts.begin(), experts.end());
+  const bool takes_all =
+      keys.targets.empty() || keys.targets == std::vector<std::string>{"all-linear"};
   const std::vector<Module> targets =
-      keys.targets.empty() ? all : chosen(keys.targets, all, "targets", "linear layers");
+      takes_all ? linear : chosen(keys.targets, all, "targets", "linear layers");
   for (const deck::AdapterGroupKeys& group : keys.groups)
     chosen({group.pattern}, targets, "groups", "targets");
   std::vector<int> layers = keys.layers;
@@ -193,6 +197,11 @@ std::vector<Module> adapter_targets(const Config& m) {
     targets.push_back(Module::mlp_in);
   targets.push_back(Module::mlp_out);
   return targets;
+}
+
+std::vector<Module> expert_targets(const Config& m) {
+  if (m.num_experts == 0) return {};
+  return {Module::experts_in, Module::experts_out};
 }
 
 std::vector<Module> modules_to_save(const Config& config) {

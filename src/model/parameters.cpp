@@ -135,6 +135,15 @@ std::array<Parameter, 2> adapter_factors(const Config& m, const Adapter::Target&
     both[1].tp_partial = true;
     return both;
   };
+  // Experts are whole where they have factors.
+  const auto of_experts = [&](std::vector<std::int64_t> out, std::int64_t in) {
+    auto both = factors(std::move(out), in);
+    for (Parameter& one : both) {
+      one.shape.insert(one.shape.begin(), m.num_experts);
+      one.split_dim = one.expert_dim = 0;
+    }
+    return both;
+  };
   const int key_heads = q == kv ? 0 : m.kv_heads();
   switch (target.module) {
     case Module::qkv: return cut_outputs({3, q}, 1, 0);
@@ -147,6 +156,8 @@ std::array<Parameter, 2> adapter_factors(const Config& m, const Adapter::Target&
     case Module::mlp_gate:
     case Module::mlp_up: return cut_outputs({ffn}, 0, 0);
     case Module::mlp_out: return cut_inputs(ffn);
+    case Module::experts_in: return of_experts({2, m.expert_ffn_size}, hidden);
+    case Module::experts_out: return of_experts({hidden}, m.expert_ffn_size);
     default: break;
   }
   throw Error(Failure::bug, "'{}' has no adapter", name({target.module}));

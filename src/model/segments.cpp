@@ -146,7 +146,7 @@ class SegmentList {
   /// A linear layer that may have an adapter, and the columns that it writes.
   using Target = std::pair<Module, Expr>;
   void adapt(const std::string& name, TensorId read, TensorId written,
-             const std::vector<Target>& targets);
+             const std::vector<Target>& targets, OperatorKind kind = OperatorKind::matmul);
   /// A pass over memory: so many reads and writes per element, forward and backward.
   Operator& streaming(std::string name, OperatorKind kind, TensorId read, TensorId written,
                       std::vector<Expr> dims, const Expr& elements);
@@ -230,8 +230,10 @@ void SegmentList::linear(const std::string& name, TensorId read, TensorId writte
 }
 
 /// An adapter a target: all first factors make a tensor of their columns side by side.
+///
+/// @param kind  of both products
 void SegmentList::adapt(const std::string& name, TensorId read, TensorId written,
-                        const std::vector<Target>& targets) {
+                        const std::vector<Target>& targets, OperatorKind kind) {
   Expr outputs = 0.0, elements = 0.0;  // of the second factors
   std::vector<Module> modules;
   std::vector<int> ranks;
@@ -245,11 +247,12 @@ void SegmentList::adapt(const std::string& name, TensorId read, TensorId written
   if (modules.empty()) return;
   const double width = std::accumulate(ranks.begin(), ranks.end(), 0);
   const bool alike = std::ranges::count(ranks, ranks.front()) == std::ssize(ranks);
-  const TensorId low = activation(name + ".low", width);
-  product(name + " lora a", OperatorKind::matmul, read, low,
+  const bool grouped = kind == OperatorKind::experts;
+  const TensorId low = grouped ? held(name + ".low", width) : activation(name + ".low", width);
+  product(name + " lora a", kind, read, low,
           {modules, width, segment_.tensor(read).columns, Part::lora_a});
   // Unlike ranks count by their mean, which gives the FLOPs of all.
-  product(name + " lora b", OperatorKind::matmul, low, written,
+  product(name + " lora b", kind, low, written,
           {modules, outputs, alike ? Expr(ranks.front()) : elements / outputs, Part::lora_b});
 }
 
@@ -426,6 +429,7 @@ TensorId SegmentList::experts(TensorId normed) {
   const TensorId wide = held("wide", s_.mlp_in_tp);
   product("in", OperatorKind::experts, dispatched, wide,
           {{Module::experts_in}, s_.mlp_in_tp, s_.hidden});
+  adapt("in", dispatched, wide, {{Module::experts_in, s_.mlp_in_tp}}, OperatorKind::experts);
   const TensorId activated = held("activated", s_.ffn_tp);
   Operator& swiglu = streaming("swiglu", OperatorKind::swiglu, wide, activated, {held_, s_.ffn_tp},
                                held_ * s_.mlp_in_tp);
@@ -439,6 +443,7 @@ void SegmentList::combine(TensorId read, TensorId written) {
   const TensorId returned = held("returned", s_.hidden);
   product("out", OperatorKind::experts, read, returned,
           {{Module::experts_out}, s_.hidden, s_.ffn_tp});
+  adapt("out", read, returned, {{Module::experts_out, s_.hidden}}, OperatorKind::experts);
   streaming("combine", OperatorKind::combine, returned, written, {held_, s_.hidden},
             held_ * s_.hidden)
       .routes = routes_;

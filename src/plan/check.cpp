@@ -125,6 +125,9 @@ void check_replicas(const Plan& plan) {
 
 /// Ranks that divide experts lie alike on their nodes.
 void check_experts(const Stage& s, int i, const model::Config& model) {
+  stage_needs(s.ep > 1 || s.tp == 1 || !model.adapter.is_of_experts(), i,
+              "ep must be a multiple of tp = {} for adapters of experts, which must be whole",
+              s.tp);
   if (s.ep == 1) return;
   stage_needs(model.num_experts > 0, i, "ep must be 1 for a model without experts, found {}", s.ep);
   stage_needs(s.ep % s.tp == 0 && s.data_ranks() % (s.ep / s.tp) == 0, i,

@@ -31,7 +31,8 @@ bool allows_tp(const deck::SearchKeys& search, int tp, int per_node) {
 std::vector<int> expert_degrees(const model::Config& model, const deck::SearchKeys& search,
                                 const StageShape& shape) {
   std::vector<int> found;
-  if (model.inner_size() % shape.tp == 0) found.push_back(1);
+  const bool may_cut = shape.tp == 1 || !model.adapter.is_of_experts();
+  if (may_cut && model.inner_size() % shape.tp == 0) found.push_back(1);
   if (model.num_experts > 0)
     for (const int data_ranks : divisors(shape.dp * shape.cp)) {
       const int ep = shape.tp * data_ranks, per_node = shape.devices_per_node;
