@@ -15,6 +15,7 @@
 
 #include "all_ranks.hpp"
 #include "answering.hpp"
+#include "answers.hpp"
 #include "base/error.hpp"
 #include "base/files.hpp"
 #include "base/log.hpp"
@@ -84,14 +85,14 @@ class Dialogue {
   }
 
   void run() {
-    comm::together(job_, [&] { answering_.read_conversations(); });
+    comm::together(job_, [&] { answering_.translator().read_conversations(); });
     const std::int64_t context =
         std::min<std::int64_t>(options_.context_tokens, answering_.model().seq_len);
     answering_.choose_plan(context, 1, Copies::widest);
     context_tokens_ = context;
     answering_.with_generator([&](engine::Generator& generator) {
       if (leader_) {
-        const plan::Stage& stage = answering_.plan().stages.front();
+        const plan::Stage& stage = answering_.plan().plan.stages.front();
         log::info("up to {} tokens, tp {} on {}; /help says what else there is", context_tokens_,
                   stage.tp, counted(job_.size(), "rank"));
       }
@@ -102,7 +103,7 @@ class Dialogue {
  private:
   /// Asks for messages and answers them until the input ends. Collective.
   void converse(engine::Generator& generator) {
-    const model::Config& sizes = answering_.sizes();
+    const model::Config& sizes = answering_.plan().model;
     generation::Scheduler scheduler(sizes.generation, sizes.blocks_per_sequence());
     for (;;) {
       std::string asked;  // tokens to answer; while there is no message, other ranks hear of that
@@ -132,10 +133,11 @@ class Dialogue {
     if (line->starts_with('/') && !line->starts_with("//")) return command(*line);
     messages_.push_back(chat::message("user", line->starts_with("//") ? line->substr(1) : *line));
     try {
-      const std::string text =
-          answering_.conversations().prompt({{"messages", messages_}}, "the conversation");
-      const std::vector<std::int32_t> tokens = answering_.encode(text, true);
-      const std::string refusal = answering_.refusal(std::ssize(tokens), context_tokens_);
+      const std::string text = answering_.translator().conversations().prompt(
+          {{"messages", messages_}}, "the conversation");
+      const std::vector<std::int32_t> tokens = answering_.translator().encode(text, true);
+      const std::string refusal =
+          app::refusal(std::ssize(tokens), context_tokens_, answering_.model().seq_len);
       require(refusal.empty(), Failure::input, "{}: /reset begins a new conversation", refusal);
       asked.assign(reinterpret_cast<const char*>(tokens.data()),
                    tokens.size() * sizeof(std::int32_t));
@@ -197,14 +199,15 @@ class Dialogue {
     while (scheduler.open() > 0) {
       const generation::Scheduler::Pass pass = scheduler.next();
       const std::vector<generation::Choice> chosen =
-          answering_.choose(generator, pass, scheduler, [&](std::int64_t id) {
-            return Answering::Draw{options_.sampling, std::uint64_t(id)};
+          choose(generator, pass, scheduler, [&](std::int64_t id) {
+            return Draw{options_.sampling, std::uint64_t(id)};
           });
       if (chosen.empty()) continue;
       const std::int32_t token = chosen.front().token;
       const std::size_t before = made.settled();
       ++count;
-      const bool ended = answering_.ends(token) || made.add(answering_.bytes_of(token));
+      const bool ended =
+          answering_.translator().ends(token) || made.add(answering_.translator().bytes_of(token));
       const bool full = count == options_.max_tokens ||
                         std::ssize(scheduler.history(number).tokens) + 1 >= context_tokens_;
       show(made, before, ended || full);

@@ -170,7 +170,9 @@ class Evaluation {
   }
 
   fs::path tokenizer_path() const {
-    return app::tokenizer_path(options_.tokenizer, options_.weights, checkpoint_, deck_, model_);
+    return app::tokenizer_path(options_.tokenizer,
+                               model_folders(options_.weights, checkpoint_, deck_), model_,
+                               options_.weights);
   }
 
   /// Bytes of text that the targets of samples stand for; nothing where the tokenizer beside the
@@ -226,7 +228,7 @@ class Evaluation {
   /// batch and state over all ranks, which any model allows.
   void choose_plan() {
     comm::together(job_, [&] {
-      hardware::Cluster here = cluster_of(session_, job_);
+      hardware::Cluster here = cluster_of(session_.num_nodes(), job_.size());
       if (!options_.plan.empty()) {
         plan_ = plan::load(options_.plan);
       } else if (checkpoint_ && !checkpoint_->plan_text.empty()) {

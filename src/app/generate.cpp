@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <filesystem>
-#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -18,6 +16,7 @@
 
 #include "all_ranks.hpp"
 #include "answering.hpp"
+#include "answers.hpp"
 #include "base/error.hpp"
 #include "base/log.hpp"
 #include "base/progress.hpp"
@@ -25,8 +24,6 @@
 #include "base/text.hpp"
 #include "comm/agree.hpp"
 #include "engine/generator.hpp"
-#include "generation/answer.hpp"
-#include "generation/scheduler.hpp"
 #include "io/appended_file.hpp"
 #include "prompts.hpp"
 #include "verbs.hpp"
@@ -36,22 +33,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
-
-constexpr int passes_of_round = 16;  ///< after which ranks exchange answers and prompts
-
-/// An answer that is asked for.
-struct Asked {
-  std::int64_t prompt;
-  int sample;
-};
-
-/// An answer in the making.
-struct Open {
-  Asked asked;
-  generation::Answer answer;
-  std::int64_t tokens = 0;
-  double log_probability = 0.0;
-};
 
 /// Generates on all ranks of a job.
 class Generation {
@@ -71,7 +52,6 @@ class Generation {
 
   /// Reads prompts as tokens.
   void read_prompts() {
-    nlohmann::ordered_json texts = nlohmann::ordered_json::array();  // of conversations
     bool any_conversation = false;
     comm::together(job_, [&] {
       if (!options_.prompts_file.empty())
@@ -84,31 +64,21 @@ class Generation {
         if (!prompt.conversation) continue;
         any_conversation = true;
         add_system(*prompt.conversation);
-        answering_.read_conversations();
-        const std::string where = prompt.line > 0
-                                      ? fmt::format("{}:{}", options_.prompts_file, prompt.line)
-                                      : std::string("--prompt");
-        if (leader_)
-          texts.push_back(answering_.conversations().prompt(*prompt.conversation, where));
       }
       for (const auto& [option, text] :
            {std::pair("--system", &options_.system), {"--chat-template", &options_.chat_template}})
         require(text->empty() || any_conversation, Failure::input,
                 "{}: no prompt is a conversation: add --chat", option);
     });
-    // Templates may ask for the time, which is another one on each rank.
-    texts = nlohmann::ordered_json::parse(comm::broadcast(job_, dump(texts), 0));
+    const auto where_of = [&](const Prompt& prompt) {
+      return prompt.line > 0 ? fmt::format("{}:{}", options_.prompts_file, prompt.line)
+                             : std::string("--prompt");
+    };
+    tokens_ = tokens_of(prompts_, answering_.translator(), where_of, job_);
     answering_.identify();
-    comm::together(job_, [&] {
-      std::size_t next = 0;
-      for (Prompt& prompt : prompts_) {
-        const bool conversation = prompt.conversation.has_value();
-        if (conversation) prompt.text = texts.at(next++).get<std::string>();
-        tokens_.push_back(answering_.encode(prompt.text, conversation));
-        prompt.fingerprint = answering_.fingerprint(
-            conversation ? dump(*prompt.conversation) : prompt.text, prompt.settings);
-      }
-    });
+    for (Prompt& prompt : prompts_)
+      prompt.fingerprint = answering_.fingerprint(
+          prompt.conversation ? dump(*prompt.conversation) : prompt.text, prompt.settings);
   }
 
   /// A message of a user, as the beginning of a conversation.
@@ -175,7 +145,8 @@ class Generation {
   }
 
   std::string refusal_of(std::int64_t prompt) const {
-    return answering_.refusal(std::ssize(tokens_[std::size_t(prompt)]), answering_.model().seq_len);
+    const int seq_len = answering_.model().seq_len;
+    return refusal(std::ssize(tokens_[std::size_t(prompt)]), seq_len, seq_len);
   }
 
   /// The line of an answer without its text.
@@ -198,7 +169,7 @@ class Generation {
     const int batch = int(std::clamp<std::int64_t>(std::ssize(asked_), 1, options_.batch));
     answering_.choose_plan(longest, batch);
     if (!leader_) return;
-    const plan::Plan& plan = answering_.plan();
+    const plan::Plan& plan = answering_.plan().plan;
     const plan::Stage& stage = plan.stages.front();
     log::info(
         "{} on {}: {} of the model, tp {}{}; up to {} sequences of {} tokens at once, {} of "
@@ -206,124 +177,52 @@ class Generation {
         counted(std::int64_t(asked_.size()), "answer"), counted(job_.size(), "rank"),
         stage.data_ranks() == 1 ? "1 copy" : fmt::format("{} copies", stage.data_ranks()), stage.tp,
         plan.num_stages() > 1 ? fmt::format(", {} stages", plan.num_stages()) : "", batch,
-        answering_.sizes().seq_len, format_bytes(answering_.cache_bytes()));
+        answering_.plan().model.seq_len, format_bytes(answering_.plan().cache_bytes()));
   }
 
   // --- answers ----------------------------------------------------------------------------------
 
-  /// Rounds of passes, between which rank 0 writes answers and copies get more prompts.
   void generate(engine::Generator& generator) {
-    const model::Config& sizes = answering_.sizes();
-    generation::Scheduler scheduler(sizes.generation, sizes.blocks_per_sequence());
     const auto start = Clock::now();
     Progress progress("answering", double(asked_.size()), leader_ && !streams());
-    std::int64_t handed_out = 0;
-    for (;;) {
-      const std::int64_t open = hand_out(generator, scheduler, handed_out);
-      if (open == 0 && handed_out == std::ssize(asked_)) break;
-      for (int pass = 0; pass < passes_of_round && scheduler.open() > 0; ++pass)
-        make_pass(generator, scheduler);
-      const std::vector<std::string> lines = job_.gather_at(std::exchange(lines_, {}), 0);
-      comm::together(job_, [&] {
-        for (const std::string& some : lines) {
-          write(some);
-          progress.add(double(std::ranges::count(some, '\n')));
-        }
-      });
-    }
-    std::array<double, 4> sums{double(made_), double(computed_), double(scheduler.preemptions()),
-                               double(scheduler.shared_tokens())};
-    if (generator.copy().rank() != 0) sums = {};
-    job_.all_reduce(sums, comm::Reduction::sum);
+    const AnswerSums sums = answer(
+        generator, answering_.plan().model, answering_.plan().plan.stages.front().data_ranks(),
+        {prompts_, tokens_, answering_.translator()}, asked_,
+        {.text_of = [&](const OpenAnswer& open, const char* finish) { return line(open, finish); },
+         .take =
+             [&](const std::string& lines) {
+               write(lines);
+               progress.add(double(std::ranges::count(lines, '\n')));
+             },
+         .grown = [&](const OpenAnswer& open, std::size_t before,
+                      bool finished) { stream(open.answer, before, finished); }},
+        job_);
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
     if (streams() && leader_ && !asked_.empty()) {
       fmt::print("\n");
       std::fflush(stdout);
     }
     if (!leader_ || asked_.empty()) return;
-    log::info("{} tokens of answers in {}: {:.1f} tokens/s; {} tokens were computed{}{}", sums[0],
-              format_seconds(seconds), sums[0] / seconds, sums[1],
-              sums[3] > 0.0 ? fmt::format(", {} were there already", sums[3]) : "",
-              sums[2] > 0.0
-                  ? fmt::format(", some again because the key cache was full {} times", sums[2])
-                  : "");
+    log::info(
+        "{} tokens of answers in {}: {:.1f} tokens/s; {} tokens were computed{}{}", sums.made,
+        format_seconds(seconds), sums.made / seconds, sums.computed,
+        sums.shared > 0.0 ? fmt::format(", {} were there already", sums.shared) : "",
+        sums.preemptions > 0.0
+            ? fmt::format(", some again because the key cache was full {} times", sums.preemptions)
+            : "");
   }
 
-  /// Gives copies prompts while they have room. Collective over the job.
-  /// @return sequences that are open
-  std::int64_t hand_out(const engine::Generator& generator, generation::Scheduler& scheduler,
-                        std::int64_t& handed_out) {
-    const int copies = answering_.plan().stages.front().data_ranks(), own = generator.copy_index();
-    std::vector<double> room(std::size_t(copies) + 1);
-    room[std::size_t(own)] = scheduler.room();
-    room.back() = scheduler.open();
-    job_.all_reduce(room, comm::Reduction::max);
-    std::int64_t open = std::int64_t(room.back());
-    // One to each in turn, so that the last ones are spread evenly.
-    for (bool any = true; any;) {
-      any = false;
-      for (int copy = 0; copy < copies && handed_out < std::ssize(asked_); ++copy) {
-        if (room[std::size_t(copy)] < 1.0) continue;
-        room[std::size_t(copy)] -= 1.0;
-        any = true;
-        ++open;
-        if (copy == own) begin(scheduler, handed_out);
-        ++handed_out;
-      }
-    }
-    return open;
+  /// Shows the one answer as it grows.
+  void stream(const generation::Answer& answer, std::size_t before, bool finished) const {
+    if (!streams() || !leader_) return;
+    const std::string& text = answer.text();
+    const std::size_t end = finished ? text.size() : answer.settled();
+    if (end > before)
+      fmt::print("{}", terminal::printable(std::string_view(text).substr(before, end - before)));
+    std::fflush(stdout);
   }
 
-  void begin(generation::Scheduler& scheduler, std::int64_t id) {
-    const Asked& asked = asked_[std::size_t(id)];
-    scheduler.add(id, tokens_[std::size_t(asked.prompt)]);
-    open_.emplace(id, Open{asked, generation::Answer(settings_of(asked).stops)});
-  }
-
-  /// A pass, and the tokens that follow from it. Collective over the copy.
-  void make_pass(engine::Generator& generator, generation::Scheduler& scheduler) {
-    const generation::Scheduler::Pass pass = scheduler.next();
-    computed_ += std::ssize(pass.tokens.tokens);
-    const std::vector<generation::Choice> chosen =
-        answering_.choose(generator, pass, scheduler, [&](std::int64_t id) {
-          const Asked& asked = open_.at(id).asked;
-          return Answering::Draw{settings_of(asked).sampling,
-                                 (std::uint64_t(asked.prompt) << 32) + std::uint64_t(asked.sample)};
-        });
-    for (std::size_t i = 0; i < chosen.size(); ++i)
-      go_on(scheduler, pass.wanted[i], chosen[i], generator.copy().rank() == 0);
-  }
-
-  /// Adds a token to its answer, which may end by it.
-  void go_on(generation::Scheduler& scheduler, std::int64_t id, const generation::Choice& chosen,
-             bool speaks) {
-    Open& open = open_.at(id);
-    const std::int32_t token = chosen.token;
-    ++open.tokens, ++made_;
-    open.log_probability += chosen.log_probability;
-    const std::size_t before = open.answer.settled();
-    const char* finish = nullptr;
-    if (answering_.ends(token))
-      finish = "end";
-    else if (open.answer.add(answering_.bytes_of(token)))
-      finish = "stop";
-    else if (open.tokens == settings_of(open.asked).max_tokens ||
-             std::ssize(scheduler.history(id).tokens) + 1 >= answering_.sizes().seq_len)
-      finish = "length";
-    if (streams() && leader_) {
-      const std::string& text = open.answer.text();
-      const std::size_t end = finish != nullptr ? text.size() : open.answer.settled();
-      if (end > before)
-        fmt::print("{}", terminal::printable(std::string_view(text).substr(before, end - before)));
-      std::fflush(stdout);
-    }
-    if (finish == nullptr) return scheduler.append(id, token);
-    scheduler.end(id);
-    if (speaks) lines_ += line(open, finish);
-    open_.erase(id);
-  }
-
-  std::string line(const Open& open, const char* finish) const {
+  std::string line(const OpenAnswer& open, const char* finish) const {
     AnswerLine answer = answer_line(open.asked, finish);
     answer.text = open.answer.text();
     answer.tokens = open.tokens;
@@ -355,9 +254,6 @@ class Generation {
   std::vector<std::vector<std::int32_t>> tokens_;  ///< of prompts
   std::vector<Asked> asked_;                       ///< answers to be made
   std::optional<io::AppendedFile> output_;         ///< on rank 0
-  std::map<std::int64_t, Open> open_;              ///< by place in asked_
-  std::string lines_;                              ///< that this copy has for rank 0
-  std::int64_t made_ = 0, computed_ = 0;           ///< tokens
 };
 
 }  // namespace

@@ -43,10 +43,10 @@ std::vector<std::string> adapter_sets(const std::string& directory, const model:
                       nlohmann::json(keys.modules_to_save).dump())};
 }
 
-hardware::Cluster cluster_of(const comm::Session& session, const comm::Communicator& job) {
+hardware::Cluster cluster_of(int nodes, int ranks) {
   constexpr std::int64_t no_limit = std::int64_t{1} << 60;  // [bytes]
-  return {hardware::NodeGroup{.nodes = session.num_nodes(),
-                              .devices_per_node = job.size() / session.num_nodes(),
+  return {hardware::NodeGroup{.nodes = nodes,
+                              .devices_per_node = ranks / nodes,
                               .memory_bytes = no_limit,
                               .host_memory_bytes = no_limit,
                               .disk_bytes = no_limit,
@@ -62,16 +62,16 @@ engine::Settings inference_settings(const comm::Session& session, const deck::De
   return settings;
 }
 
-std::filesystem::path tokenizer_path(const std::string& given, const std::string& weights,
-                                     const std::optional<io::CheckpointInfo>& checkpoint,
-                                     const deck::Deck& deck, const model::Config& model) {
+std::filesystem::path tokenizer_path(const std::string& given,
+                                     const std::vector<std::filesystem::path>& folders,
+                                     const model::Config& model, const std::string& weights,
+                                     const char* remedy) {
   if (!given.empty()) return given;
-  for (const std::filesystem::path& folder : model_folders(weights, checkpoint, deck))
+  for (const std::filesystem::path& folder : folders)
     if (const auto found = tokenizer::find_tokenizer(folder)) return *found;
   require(model.vocab_size == 256, Failure::input,
-          "{}: no tokenizer.json, tokenizer.model or spiece.model is kept with the weights. Name a "
-          "tokenizer by --tokenizer.",
-          weights);
+          "{}: no tokenizer.json, tokenizer.model or spiece.model is kept with the weights. {}",
+          weights, remedy);
   return {};
 }
 

@@ -26,16 +26,21 @@ deck::Deck deck_of_weights(const std::string& weights,
 /// @throws Error(input) where the model has an adapter already, or the files none for it
 std::vector<std::string> adapter_sets(const std::string& directory, const model::Config& model);
 
-/// The nodes and ranks of a job, with as much memory as can be had.
-hardware::Cluster cluster_of(const comm::Session& session, const comm::Communicator& job);
+/// So many nodes that share so many ranks, with as much memory as can be had.
+hardware::Cluster cluster_of(int nodes, int ranks);
 
 engine::Settings inference_settings(const comm::Session& session, const deck::Deck& deck,
                                     int threads);
 
 /// The tokenizer's file or folder: that which is given, or is kept with the weights; empty where
 /// tokens are bytes. @throws Error(input) if none is known
-std::filesystem::path tokenizer_path(const std::string& given, const std::string& weights,
-                                     const std::optional<io::CheckpointInfo>& checkpoint,
-                                     const deck::Deck& deck, const model::Config& model);
+///
+/// @param folders  in which it may be, the nearest first
+/// @param weights  their name, for the error
+/// @param remedy   the sentence's end: "Name a tokenizer by --tokenizer."
+std::filesystem::path tokenizer_path(const std::string& given,
+                                     const std::vector<std::filesystem::path>& folders,
+                                     const model::Config& model, const std::string& weights,
+                                     const char* remedy = "Name a tokenizer by --tokenizer.");
 
 }  // namespace brume::app

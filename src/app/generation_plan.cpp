@@ -1,0 +1,149 @@
+#include "generation_plan.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/error.hpp"
+#include "base/text.hpp"
+#include "device/device.hpp"
+#include "engine/generator.hpp"
+#include "inference.hpp"
+
+namespace brume::app {
+namespace {
+
+constexpr int host_pass_tokens = 1024, device_pass_tokens = 2048;
+
+/// Bytes of all layers' key caches on a rank of a stage.
+double key_bytes(const plan::Stage& stage, const model::Config& model) {
+  return stage.layers * model::cache_bytes(model).evaluate(stage.split().values());
+}
+
+/// Tries plans one after the other.
+class Choice {
+ public:
+  Choice(const model::Config& model, const GenerationNeeds& needs, int nodes, int ranks)
+      : model_(model), needs_(needs), nodes_(nodes), ranks_(ranks) {
+    // Learned positions keep their number.
+    const std::int64_t tokens = round_up(needs.tokens, 64);
+    tokens_ = model.rotary() ? int(std::min<std::int64_t>(tokens, model.seq_len)) : model.seq_len;
+  }
+
+  GenerationPlan run() {
+    if (!needs_.plan.empty()) {
+      const plan::Plan given = plan::load(needs_.plan);
+      require(given.devices() == ranks_, Failure::input, "{} is for {} ranks, the job has {}",
+              needs_.plan, given.devices(), ranks_);
+      use(given, cluster_of(nodes_, ranks_));
+      return made_;
+    }
+    std::optional<Error> refused;
+    std::optional<plan::Plan> widest;  // that the model allows
+    double least_short = std::numeric_limits<double>::infinity();
+    const auto fits = [&](const plan::Plan& plan, const hardware::Cluster& cluster) {
+      try {
+        use(plan, cluster);
+      } catch (const Error& error) {
+        if (error.failure() != Failure::input) throw;
+        refused = error;
+        return false;
+      }
+      least_short = std::min(least_short, made_.needed_bytes);
+      return made_.needed_bytes == 0.0;
+    };
+    std::vector<int> widths;
+    for (int tp = 1; tp <= ranks_; ++tp)
+      if (ranks_ % tp == 0 && (needs_.tp == 0 || needs_.tp == tp)) widths.push_back(tp);
+    if (needs_.copies == Copies::widest) std::ranges::reverse(widths);
+    int most = 0;
+    for (const int tp : widths) {
+      const plan::Plan plan = plan_of(tp);
+      refused.reset();
+      if (fits(plan, cluster_of(nodes_, ranks_))) return made_;
+      if (refused || tp < most) continue;
+      most = tp;
+      widest = plan;
+    }
+    if (needs_.training && fits(*needs_.training, *needs_.cluster)) return made_;
+    if (widest) {  // memory seems short: this takes the least of each rank
+      use(*widest, cluster_of(nodes_, ranks_));
+      made_.needed_bytes = least_short;
+      return made_;
+    }
+    if (refused) throw Error(*refused);
+    throw Error(Failure::input, "--tp {} does not divide the job's {} ranks", needs_.tp, ranks_);
+  }
+
+ private:
+  model::Config sized(int tp, int blocks) const {
+    model::Config model = model_;
+    model.seq_len = tokens_;
+    const int longest = device::on_device() ? device_pass_tokens : host_pass_tokens;
+    model::Generation sizes{.tokens = int(round_up(std::max(longest, needs_.batch), tp)),
+                            .sequences = needs_.batch};
+    model = model::generating(model, sizes);
+    model.generation.blocks = blocks > 0 ? blocks : model.blocks_per_sequence() * needs_.batch;
+    return model;
+  }
+
+  plan::Plan plan_of(int tp) const {
+    const int copies = ranks_ / tp;
+    return plan::equal_stages(model_, copies, 1,
+                              {.nodes = nodes_,
+                               .devices_per_node = ranks_ / nodes_,
+                               .microbatch = 1,
+                               .dp = copies,
+                               .tp = tp});
+  }
+
+  /// Takes a plan, with as many blocks of the key cache as fit beside the model, or all of them
+  /// where not even one sequence has room. @throws Error(input)
+  void use(plan::Plan plan, const hardware::Cluster& cluster) {
+    made_ = {.plan = engine::generating(std::move(plan)), .model = {}, .needed_bytes = 0.0};
+    int tp = 1;
+    for (const plan::Stage& stage : made_.plan.stages) tp = std::lcm(tp, stage.tp);
+    made_.model = sized(tp, 0);
+    plan::check(made_.plan, made_.model, cluster);
+    const model::Config all = made_.model, least = sized(tp, all.blocks_per_sequence());
+    double bytes = needs_.memory_bytes, block_bytes = 0.0;
+    for (const plan::Stage& stage : made_.plan.stages)
+      block_bytes = std::max(block_bytes, key_bytes(stage, all) / all.generation.blocks);
+    for (int stage = 0; stage < made_.plan.num_stages(); ++stage) {
+      const schedule::Arenas needed =
+          engine::generator_bytes(made_.plan, least, plan::first_rank(made_.plan, stage));
+      bytes = std::min(bytes,
+                       needs_.memory_bytes - double(needed[std::size_t(schedule::Tier::device)]));
+    }
+    if (bytes < 0.0) {
+      made_.needed_bytes = -bytes;
+      return;
+    }
+    double blocks = least.generation.blocks + std::floor(bytes / block_bytes);
+    if (needs_.cache_gib > 0.0)
+      blocks = std::min(blocks, std::floor(needs_.cache_gib * 0x1p30 / block_bytes));
+    blocks = std::min(blocks, double(all.generation.blocks));
+    made_.model = sized(tp, std::max(int(blocks), least.generation.blocks));
+  }
+
+  const model::Config& model_;
+  const GenerationNeeds& needs_;
+  int nodes_, ranks_;
+  int tokens_;
+  GenerationPlan made_;
+};
+
+}  // namespace
+
+double GenerationPlan::cache_bytes() const { return key_bytes(plan.stages.front(), model); }
+
+GenerationPlan choose_generation_plan(const model::Config& model, const GenerationNeeds& needs,
+                                      int nodes, int ranks) {
+  return Choice(model, needs, nodes, ranks).run();
+}
+
+}  // namespace brume::app

@@ -1,0 +1,48 @@
+/// @file The plan by which a model generates, and the memory that it may use.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "comm/communicator.hpp"
+#include "hardware/cluster.hpp"
+#include "model/model.hpp"
+#include "plan/plan.hpp"
+
+namespace brume::app {
+
+/// How many ranks share a copy of the model where nobody says it.
+enum class Copies {
+  fewest_ranks,  ///< for many answers at once
+  widest         ///< as many as the model can be cut over: for one answer at once
+};
+
+/// What a generation needs, and may use.
+struct GenerationNeeds {
+  std::int64_t tokens;     ///< of the longest prompt and its answer
+  int batch;               ///< sequences at once on a copy
+  double memory_bytes;     ///< that each rank may use
+  double cache_gib = 0.0;  ///< most memory of a rank for keys; 0: what is left
+  Copies copies = Copies::fewest_ranks;
+  int tp = 0;             ///< 0: as `copies` says
+  std::string plan = {};  ///< file; empty: copies over all ranks
+  /// A plan for these ranks that is tried last, and its cluster; null: none.
+  const plan::Plan* training = nullptr;
+  const hardware::Cluster* cluster = nullptr;
+};
+
+struct GenerationPlan {
+  plan::Plan plan{};
+  model::Config model{};      ///< as it generates
+  double needed_bytes = 0.0;  ///< beyond the memory that a rank may use; 0: it fits
+
+  double cache_bytes() const;  ///< of a rank of the first stage
+};
+
+/// Chooses the plan that is given, or copies of the model, the first ones that fit; if none fits,
+/// the ones that need least. Pure. @throws Error(input)
+/// @param ranks  of the job, the same on all of its nodes
+GenerationPlan choose_generation_plan(const model::Config& model, const GenerationNeeds& needs,
+                                      int nodes, int ranks);
+
+}  // namespace brume::app
