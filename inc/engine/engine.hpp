@@ -89,13 +89,21 @@ struct Settings {
   /// others' weights are rounded.
   std::set<std::string> exact = {};
   std::int64_t beside_bytes = 0;  ///< host memory that the rank will take beside its plan
-  bool overlap = true;            ///< false: transfers run only while nothing computes
+  /// Memory that Engine::lend() gives, by tier; not of the disk.
+  schedule::Arenas lent_bytes = {};
+  bool overlap = true;  ///< false: transfers run only while nothing computes
   /// One at a time, of all groups; also where BRUME_TRANSPORT says so.
   bool one_collective = false;
   /// Poison buffers at birth, check the guards behind them after each task.
   bool check_memory = false;
   /// Called by channels' threads after each task; may be empty.
   std::function<void()> on_task_done;
+};
+
+/// Memory of a rank that something else uses between two steps.
+struct LentMemory {
+  std::byte* device = nullptr;
+  std::byte* host = nullptr;
 };
 
 /// How far a training has come: with weights and moments all that a run goes on from.
@@ -209,6 +217,12 @@ struct OwnLoss {
   std::int64_t misses = 0;  ///< targets that are less likely than another token
 };
 
+/// The first bytes of each arena, in which a step leaves values for the next one.
+schedule::Arenas kept_bytes(const schedule::Program& train);
+/// Arenas that a rank needs for its Program of training, and for so much memory lent between
+/// steps.
+schedule::Arenas with_lent(const schedule::Program& train, const schedule::Arenas& lent_bytes);
+
 /// Slabs of which an engine with this Program makes checkpoints, without memory.
 std::vector<Slab> slabs_of(const schedule::Program& program, const plan::Plan& plan,
                            const model::Config& model);
@@ -256,6 +270,11 @@ class Engine {
   std::int64_t steps_done() const;  ///< any thread
   /// Goes on from this progress, with weights and moments that the caller put into slabs().
   void resume(const Progress& progress);
+
+  /// The memory that steps and evaluations use, but nothing between them, as many bytes as the
+  /// settings ask for, all zero; flushes first. Until the next call of any of them it is the
+  /// caller's. Collective.
+  LentMemory lend();
 
   /// Everything a checkpoint must hold; call flush() first. Pointers stay valid with the engine.
   std::vector<Slab> slabs();

@@ -45,9 +45,11 @@ class Generator {
   ///
   /// @param plan   that `generating` returned
   /// @param model  Config::generates(); Generation::tokens is the longest pass
+  /// @param lent   generator_bytes() of memory to use in place of the generator's own, all zero;
+  ///               null: none
   /// @throws Error(resource) when memory cannot be had
   Generator(const plan::Plan& plan, const model::Config& model, const Settings& settings,
-            comm::Communicator& world);
+            comm::Communicator& world, const LentMemory* lent = nullptr);
   ~Generator();
 
   std::vector<Slab> slabs();  ///< the weights, to be filled before the first pass

@@ -36,6 +36,10 @@ struct Placing {
 void place(Program& program, const Placing& how = {}, const Deadline& deadline = {},
            Packings* packings = nullptr);
 
+/// The bytes at the beginning of each arena that persistent buffers take: between two runs of the
+/// Program the others are free.
+Arenas persistent_bytes(const Program& program);
+
 /// Bytes of its arena that a task touches with an operand: [first, end). One that reaches its
 /// buffer's end may also write and check the guard behind it; the first task of a buffer takes all
 /// of it.

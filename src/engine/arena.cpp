@@ -22,7 +22,14 @@ using schedule::Tier;
 Arena::Arena(const std::array<std::int64_t, schedule::num_tiers>& bytes, const std::string& scratch)
     : device_(bytes[std::size_t(Tier::device)], device::Tier::device),
       host_(bytes[std::size_t(Tier::host)], device::Tier::host),
+      at_{device_.data(), host_.data()},
       disk_(scratch, bytes[std::size_t(Tier::disk)]) {}
+
+Arena::Arena(const LentMemory& lent) : at_(lent), disk_({}, 0) {}
+
+LentMemory Arena::behind(const schedule::Arenas& bytes) const {
+  return {at_.device + bytes[std::size_t(Tier::device)], at_.host + bytes[std::size_t(Tier::host)]};
+}
 
 GuardCheck::GuardCheck(const schedule::Program& program, const Arena& arena)
     : program_(program), arena_(arena), born_(program.tasks.size()) {

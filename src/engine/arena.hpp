@@ -7,6 +7,7 @@
 
 #include "device/memory.hpp"
 #include "device/scratch_file.hpp"
+#include "engine/engine.hpp"
 #include "schedule/program.hpp"
 
 namespace brume::engine {
@@ -17,14 +18,20 @@ class Arena {
   /// @param scratch  directory of the file; see device::ScratchFile
   Arena(const std::array<std::int64_t, schedule::num_tiers>& bytes, const std::string& scratch);
 
+  /// Takes no memory of its own, and has no disk.
+  explicit Arena(const LentMemory& lent);
+
   /// The address of a buffer that is in memory.
   std::byte* at(const schedule::Buffer& buffer) const {
-    return (buffer.tier == schedule::Tier::host ? host_ : device_).data() + buffer.offset;
+    return (buffer.tier == schedule::Tier::host ? at_.host : at_.device) + buffer.offset;
   }
+  /// All of a tier's memory behind its first bytes.
+  LentMemory behind(const schedule::Arenas& bytes) const;
   device::ScratchFile& disk() const { return disk_; }
 
  private:
   device::Memory device_, host_;
+  LentMemory at_;
   mutable device::ScratchFile disk_;  ///< as memory is: constant is where it is, not what it holds
 };
 

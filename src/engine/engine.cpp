@@ -23,6 +23,7 @@
 #include "executor.hpp"
 #include "job.hpp"
 #include "schedule/compile.hpp"
+#include "schedule/place.hpp"
 #include "state.hpp"
 
 namespace brume::engine {
@@ -108,6 +109,20 @@ const Buffer* named(const Program& program, std::string_view name) {
 
 }  // namespace
 
+schedule::Arenas kept_bytes(const Program& train) {
+  constexpr std::int64_t page_bytes = 4096;  // any kernel's alignment
+  schedule::Arenas bytes = schedule::persistent_bytes(train);
+  for (std::int64_t& of_tier : bytes) of_tier = round_up(of_tier, page_bytes);
+  return bytes;
+}
+
+schedule::Arenas with_lent(const Program& train, const schedule::Arenas& lent_bytes) {
+  schedule::Arenas bytes = kept_bytes(train);
+  for (std::size_t tier = 0; tier < bytes.size(); ++tier)
+    bytes[tier] = lent_bytes[tier] > 0 ? bytes[tier] + lent_bytes[tier] : 0;
+  return schedule::largest(train.arena_bytes, bytes);
+}
+
 struct Engine::Impl {
   Impl(const plan::Plan& plan, const model::Config& model, const Settings& settings,
        comm::Communicator& world)
@@ -118,8 +133,9 @@ struct Engine::Impl {
         train(schedule::compile(plan, model, world.rank(), options(settings))),
         evaluation(schedule::compile(plan, model, world.rank(),
                                      options(settings, schedule::Mode::evaluate))),
-        arena(
-            reserve(schedule::largest(train.arena_bytes, evaluation.arena_bytes), settings, world)),
+        arena(reserve(
+            schedule::largest(with_lent(train, settings.lent_bytes), evaluation.arena_bytes),
+            settings, world)),
         exact(reserve_exact(world)),
         compute(make_compute(this->plan, this->model, world.rank(), settings.optimizer, arena)),
         groups(this->plan, train, world),
@@ -369,6 +385,20 @@ StepMetrics Engine::step(const data::Sampler& data) {
 void Engine::flush() {
   std::vector<Span> times;
   impl_->apply_update(times);
+}
+
+LentMemory Engine::lend() {
+  flush();
+  const Impl& e = *impl_;
+  const LentMemory lent = e.arena.behind(kept_bytes(e.train));
+  const auto clear = [&](std::byte* memory, schedule::Tier tier) {
+    const std::int64_t bytes = e.settings.lent_bytes[std::size_t(tier)];
+    if (bytes > 0) device::fill(memory, std::byte{0}, bytes);
+  };
+  clear(lent.device, schedule::Tier::device);
+  clear(lent.host, schedule::Tier::host);
+  device::finish();
+  return lent;
 }
 
 double Engine::evaluate(const data::Sampler& data, std::int64_t first, std::int64_t sequences) {

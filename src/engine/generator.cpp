@@ -111,13 +111,14 @@ struct Generator::Impl {
   };
 
   Impl(const plan::Plan& plan, const model::Config& model, const Settings& settings,
-       comm::Communicator& world)
+       comm::Communicator& world, const LentMemory* lent)
       : plan(plan),
         model(model),
         checks_memory(settings.check_memory),
         place(plan::place(plan, world.rank())),
         all(compile_all(plan, model, world.rank())),
-        arena(reserve(generator_bytes(plan, model, world.rank()), settings, world)),
+        arena(lent ? Arena(*lent)
+                   : reserve(generator_bytes(plan, model, world.rank()), settings, world)),
         groups(this->plan, all.back().program, world),
         copy(world.split(place.index(model::data_axes), world.rank())),
         head(world.split(is_last() ? place.index(model::data_axes) : -1, world.rank())),
@@ -204,10 +205,10 @@ struct Generator::Impl {
 };
 
 Generator::Generator(const plan::Plan& plan, const model::Config& model, const Settings& settings,
-                     comm::Communicator& world) {
+                     comm::Communicator& world, const LentMemory* lent) {
   require(plan.devices() == world.size(), Failure::input,
           "the plan is for {} ranks, the job has {}", plan.devices(), world.size());
-  impl_ = std::make_unique<Impl>(plan, model, settings, world);
+  impl_ = std::make_unique<Impl>(plan, model, settings, world, lent);
 }
 
 Generator::~Generator() = default;

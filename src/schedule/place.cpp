@@ -20,6 +20,10 @@ std::int64_t slot_bytes(const Buffer& buffer, std::int64_t alignment_bytes) {
   return round_up(buffer.bytes + guard_bytes, alignment_bytes);
 }
 
+std::int64_t persistent_alignment(Tier tier) {
+  return tier == Tier::disk ? page_bytes : line_bytes;
+}
+
 /// What the disk takes from host memory or brings there begins at pages, as on the disk itself.
 bool uses_disk(const Program& program) {
   return std::ranges::any_of(program.tasks,
@@ -162,6 +166,16 @@ std::pair<std::int64_t, std::int64_t> touched_bytes(const Buffer& buffer, const 
   return {first, first + operand.bytes + (reaches_end ? guard_bytes : 0)};
 }
 
+Arenas persistent_bytes(const Program& program) {
+  Arenas bytes{};
+  for (const Buffer& buffer : program.buffers) {
+    if (!buffer.persistent) continue;
+    std::int64_t& end = bytes[std::size_t(buffer.tier)];
+    end = std::max(end, buffer.offset + slot_bytes(buffer, persistent_alignment(buffer.tier)));
+  }
+  return bytes;
+}
+
 void place(Program& program, const Placing& how, const Deadline& deadline, Packings* packings) {
   Packings own;
   if (!packings) packings = &own;
@@ -170,7 +184,6 @@ void place(Program& program, const Placing& how, const Deadline& deadline, Packi
       how.spread == Spread::none ? std::vector<LastTasks>() : last_tasks(program);
   for (int t = 0; t < num_tiers; ++t) {
     const Tier tier = Tier(t);
-    const std::int64_t persistent_alignment = tier == Tier::disk ? page_bytes : line_bytes;
     const std::int64_t alignment = tier != Tier::device && pages ? page_bytes : line_bytes;
     const std::vector<std::int64_t> live =
         live_bytes(program, tier, [](const Buffer& buffer) { return buffer.bytes; });
@@ -192,7 +205,7 @@ void place(Program& program, const Placing& how, const Deadline& deadline, Packi
         continue;
       }
       buffer.offset = end;
-      end += slot_bytes(buffer, persistent_alignment);
+      end += slot_bytes(buffer, persistent_alignment(tier));
     }
     end = round_up(end, transient.empty() ? 1 : alignment);
     program.arena_bytes[t] =
