@@ -15,6 +15,9 @@
 #include "base/error.hpp"
 #include "checkpoint_samples.hpp"
 #include "contract.hpp"
+#include "device/device.hpp"
+#include "engine/generator.hpp"
+#include "io/shared_weights.hpp"
 #include "kernels/types.hpp"
 #include "trials.hpp"
 #include "whole_tensors.hpp"
@@ -254,6 +257,62 @@ TEST_P(AnyPlan, ResumedUnderAnotherPlanGivesTheSameLosses) {
   EXPECT_LE(test::largest_difference(after.losses, expected), 1e-5);
 }
 
+class SomePlans : public AnyPlan {};
+
+// Whatever is done with the memory between steps, the next ones have the same bits.
+TEST_P(SomePlans, LendMemoryToAGeneratorThatGetsTheWeights) {
+  const plan::Plan& plan = plans()[std::size_t(GetParam())];
+  const Part straight = train(directory_, plan, false, 4, false);
+  const int ranks = plan.devices();
+  const plan::Plan copies = engine::generating(plan::equal_stages(
+      small_model, ranks, 1, {.devices_per_node = ranks, .microbatch = 1, .dp = ranks}));
+  const model::Config sizes =
+      model::generating(small_model, {.tokens = 8, .sequences = 1, .blocks = 1});
+  const test::TokenFixture tokens(small_model.vocab_size);
+  const data::Sampler data = tokens.sampler(small_model.seq_len);
+  Part part;
+  State then;
+  std::mutex mutex;
+  comm::run_local(ranks, [&](comm::Communicator& world) {
+    engine::Settings settings = test::contract_settings(20);
+    settings.lent_bytes = engine::generator_bytes(copies, sizes, world.rank());
+    Engine engine(plan, small_model, settings, world);
+    const std::vector<Slab> slabs = engine.slabs();
+    for (int step = 0; step < 4; ++step) {
+      const double loss = engine.step(data).loss;
+      if (world.rank() == 0) part.losses.push_back(loss);
+      if (step != 1) continue;
+      const engine::LentMemory lent = engine.lend();
+      engine::Generator generator(copies, sizes, settings, world, &lent);
+      const std::vector<Slab> filled = generator.slabs();
+      share_weights(world, slabs, filled);
+      {
+        const std::lock_guard lock(mutex);
+        test::collect(then, slabs);
+      }
+      world.barrier();
+      EXPECT_EQ(different(then, filled), 0) << plan::text(plan) << "rank " << world.rank();
+      const std::int32_t table = 0;
+      const std::span<const float> logits = generator.run(
+          {.tokens = {{1, 0, 0}, {2, 0, 1}}, .wanted = 1, .tables = std::span(&table, 1)});
+      EXPECT_EQ(std::ssize(logits), small_model.vocab_size);
+      const auto spoil = [&](std::byte* memory, schedule::Tier tier) {
+        const std::int64_t bytes = settings.lent_bytes[std::size_t(tier)];
+        if (bytes > 0) device::fill(memory, std::byte{0xFF}, bytes);  // NaN
+      };
+      spoil(lent.device, schedule::Tier::device);
+      spoil(lent.host, schedule::Tier::host);
+      device::finish();
+    }
+    engine.flush();
+    const std::lock_guard lock(mutex);
+    test::collect(part.state, slabs);
+  });
+  EXPECT_EQ(part.losses, straight.losses);
+  EXPECT_TRUE(same_bits(part.state, straight.state));
+}
+
+INSTANTIATE_TEST_SUITE_P(Checkpoint, SomePlans, ::testing::Values(3, 5, 8, 11, 14));
 INSTANTIATE_TEST_SUITE_P(Checkpoint, AnyPlan, ::testing::Range(0, 15));
 
 constexpr auto bf16 = model::Precision::bf16, fp16 = model::Precision::fp16,

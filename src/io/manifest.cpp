@@ -256,15 +256,29 @@ std::string constants_file_name(int index) {
   return fmt::format("{}{}{}", constants_prefix, index, suffix);
 }
 
-std::string entry_text(const std::string& name, const Digest& digest,
-                       const std::vector<engine::Slab>& slabs) {
+std::string slabs_text(const std::vector<engine::Slab>& slabs) {
   return storing("a slab", [&] {
     json all = json::array();
     for (const engine::Slab& slab : slabs) all.push_back(slab_json(slab));
+    return all.dump();
+  });
+}
+
+std::vector<engine::Slab> parse_slabs(std::string_view text) {
+  return storing("slabs", [&] {
+    std::vector<engine::Slab> slabs;
+    for (const json& array : json::parse(text)) slabs.push_back(parse_slab(array));
+    return slabs;
+  });
+}
+
+std::string entry_text(const std::string& name, const Digest& digest,
+                       const std::vector<engine::Slab>& slabs) {
+  return storing("a slab", [&] {
     return json{{"name", name},
                 {"bytes", digest.bytes},
                 {"xxh3_128", digest.hash},
-                {"slabs", std::move(all)}}
+                {"slabs", json::parse(slabs_text(slabs))}}
         .dump();
   });
 }

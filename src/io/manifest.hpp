@@ -24,6 +24,10 @@ std::string rank_file_name(int rank);        ///< "rank-3.h5"
 std::string constants_file_name(int index);  ///< "frozen-3.h5"
 inline constexpr const char* manifest_name = "manifest.json";
 
+/// Slabs as JSON, and back, without data. @throws Error(storage)
+std::string slabs_text(const std::vector<engine::Slab>& slabs);
+std::vector<engine::Slab> parse_slabs(std::string_view text);
+
 /// A manifest's entry of a file. @throws Error(storage)
 std::string entry_text(const std::string& name, const Digest& digest,
                        const std::vector<engine::Slab>& slabs);

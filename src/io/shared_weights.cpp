@@ -1,0 +1,78 @@
+#include "io/shared_weights.hpp"
+
+#include <algorithm>
+#include <map>
+#include <span>
+#include <string>
+
+#include "base/error.hpp"
+#include "comm/agree.hpp"
+#include "manifest.hpp"
+#include "slab_map.hpp"
+
+namespace brume::io {
+namespace {
+
+using engine::Slab;
+
+constexpr std::int64_t broadcast_elements = 1 << 20;
+
+bool is_weight(const Slab& slab) { return slab.kind == "weight"; }
+
+/// A slab to fill, and the runs that fill it.
+struct Target {
+  const Slab* slab;
+  std::vector<Run> runs;
+};
+
+/// Puts values of a source, from its element `first` on, where they belong.
+void put(const Target& target, std::int64_t first, std::span<const float> values) {
+  for (const Run& run : target.runs) {
+    const std::int64_t begin = std::max(run.from, first),
+                       end = std::min(run.from + run.count, first + std::ssize(values));
+    if (begin < end)
+      engine::set_values(*target.slab, run.to + begin - run.from,
+                         values.subspan(std::size_t(begin - first), std::size_t(end - begin)));
+  }
+}
+
+}  // namespace
+
+void share_weights(comm::Communicator& world, const std::vector<Slab>& from, std::vector<Slab> to,
+                   const std::function<void()>& on_piece) {
+  std::vector<Slab> mine;
+  std::ranges::copy_if(from, std::back_inserter(mine),
+                       [](const Slab& slab) { return slab.owned && is_weight(slab); });
+  const std::vector<std::string> texts = world.gather(slabs_text(mine));
+  std::vector<std::vector<Slab>> owned;  // [rank]
+  std::map<std::string, std::vector<Target>> wanted;
+  comm::together(world, [&] {
+    for (const Slab& slab : to)
+      if (is_weight(slab)) wanted[slab.name].push_back({&slab, {}});
+    for (const std::string& text : texts)
+      for (const Slab& source : owned.emplace_back(parse_slabs(text)))
+        for (Target& one : wanted[source.name])
+          std::ranges::copy(shared_runs(source, *one.slab), std::back_inserter(one.runs));
+    for (const auto& [name, slabs] : wanted)
+      for (const Target& one : slabs)
+        require(covers_once(one.runs, one.slab->elements), Failure::bug,
+                "ranks do not own each element of {} once", name);
+  });
+  std::vector<float> room;
+  for (int rank = 0; rank < world.size(); ++rank)
+    for (std::size_t n = 0; n < owned[std::size_t(rank)].size(); ++n) {
+      const Slab& source = owned[std::size_t(rank)][n];
+      std::vector<Target> copies;
+      for (const Target& one : wanted[source.name])
+        copies.push_back({one.slab, shared_runs(source, *one.slab)});
+      for (std::int64_t first = 0; first < source.elements; first += broadcast_elements) {
+        room.resize(std::size_t(std::min(broadcast_elements, source.elements - first)));
+        if (rank == world.rank()) engine::get_values(mine[n], first, room);
+        world.broadcast(std::as_writable_bytes(std::span(room)), rank);
+        for (const Target& one : copies) put(one, first, room);
+        if (on_piece) on_piece();
+      }
+    }
+}
+
+}  // namespace brume::io
