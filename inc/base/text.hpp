@@ -16,6 +16,9 @@ std::string format_count(double count);     ///< "1.24 M"
 std::string format_percent(double share);   ///< two digits, or all before the point: "0.012 %"
 std::string counted(std::int64_t count, std::string_view what);  ///< "1 step", "2 steps"
 
+/// The first bytes of a text, at most so many, that end no UTF-8 character in its middle.
+std::string_view beginning(std::string_view text, std::size_t most_bytes);
+
 /// Divides rounding up.
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 

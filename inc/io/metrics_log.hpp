@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "io/run_file.hpp"
@@ -39,9 +40,27 @@ struct Scalar {
 std::vector<Scalar> scalars(const Row& row, const Yardstick& yardstick);
 std::vector<Scalar> scalars(const EvaluationRow& row);
 
-/// Lines of metrics.jsonl, one JSON object each, with the end of the line.
+/// The answer to a prompt while the model is trained.
+struct SampleRow {
+  std::int64_t step;   ///< steps done before
+  std::int64_t index;  ///< number of the prompt, from 0
+  std::string prompt;
+  std::string text;
+  std::string finish;  ///< end, stop or length; error: the logits were not finite
+  std::int64_t tokens;
+
+  bool operator==(const SampleRow&) const = default;
+};
+
+/// The beginning of a prompt or an answer on one line: a JSON string of at most so many columns,
+/// followed by dots if it is not all.
+std::string quoted(std::string_view text, std::size_t columns);
+
+/// Lines of metrics.jsonl, one JSON object each, with the end of the line. Of long texts of a
+/// sample a line has the beginning.
 std::string json_line(const Row& row, const Yardstick& yardstick);
 std::string json_line(const EvaluationRow& row);
+std::string json_line(const SampleRow& row);
 
 /// Events of a run other than its steps.
 struct Event {
@@ -56,8 +75,10 @@ struct Event {
 /// The events that metrics.jsonl of a run directory tells of, in its order; none where it is not
 /// there or cannot be read.
 std::vector<Event> events(const std::filesystem::path& directory);
+/// The same of samples.
+std::vector<SampleRow> samples(const std::filesystem::path& directory);
 
-/// Appends a line for each step, each evaluation and each event, and where asked the numbers to
+/// Appends a line for each step, evaluation, sample and event, and where asked the numbers to
 /// TensorBoard's files. A kill cuts the last line at most; the next job goes on behind the lines
 /// up to the step that it resumes from. What cannot be written is left out with one warning:
 /// run.h5 has it all. Rank 0 only.
@@ -70,6 +91,7 @@ class MetricsLog {
 
   void add(const Row& row);
   void add(const EvaluationRow& row);
+  void add(const SampleRow& row);
   void add(const Event& event);
   /// Forgets what came after so many steps.
   void rewind(std::int64_t steps);

@@ -30,6 +30,7 @@ struct Run {
   std::vector<io::Row> rows;  ///< rows of all steps
   std::vector<io::EvaluationRow> evaluations;
   std::vector<io::Event> events;
+  std::vector<io::SampleRow> samples = {};
   io::Trace trace;  ///< trace of the last step; empty if the run wrote none
   /// The best first; nothing where no planner was asked.
   std::optional<std::vector<Change>> changes;

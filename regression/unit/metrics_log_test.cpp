@@ -194,6 +194,46 @@ TEST_F(MetricsLogTest, ALineSaysWhatAStepDid) {
   EXPECT_EQ(lines[3].at("valid_loss"), 4.75);
 }
 
+TEST_F(MetricsLogTest, SamplesAreReadBack) {
+  const SampleRow whole{.step = 2,
+                        .index = 1,
+                        .prompt = "a \"b\"\n",
+                        .text = "c\t\u00e9",
+                        .finish = "stop",
+                        .tokens = 3};
+  SampleRow part = whole;
+  part.text += '\xff';
+  SampleRow later = whole;
+  later.step = 3;
+  {
+    MetricsLog log = begin(0);
+    log.add(whole);
+    log.add(part);
+    log.add(later);
+    log.rewind(2);
+  }
+  ASSERT_EQ(lines().size(), 3u);
+  EXPECT_EQ(lines()[1].at("event"), "sample");
+  EXPECT_EQ(lines()[1].at("finish_reason"), "stop");
+  const std::vector<SampleRow> found = samples(directory_);
+  ASSERT_EQ(found.size(), 2u);
+  EXPECT_EQ(found[0], whole);
+  part.text = whole.text + "\ufffd";
+  EXPECT_EQ(found[1], part);
+  EXPECT_EQ(io::events(directory_).size(), 1u);  // the start
+}
+
+TEST_F(MetricsLogTest, TextsFitALine) {
+  EXPECT_EQ(quoted("ab\n", 6), R"("ab\n")");
+  EXPECT_EQ(quoted("ab\n", 5), R"(""...)");
+  EXPECT_EQ(quoted("abcdef", 7), R"("ab"...)");
+  EXPECT_EQ(quoted("a\u00e9\u00e9\u00e9", 8), "\"a\u00e9\"...");
+  EXPECT_EQ(quoted("\x1b[2J", 40), R"("\u001b[2J")");
+  SampleRow row{.step = 1, .index = 0, .prompt = "", .text = {}, .finish = "length", .tokens = 1};
+  row.prompt = row.text = std::string(1 << 20, '\x01');
+  EXPECT_LT(json_line(row).size(), std::size_t{1} << 20);
+}
+
 TEST_F(MetricsLogTest, GoesOnBehindTheStepThatARunResumesFrom) {
   {
     MetricsLog log = begin(0);

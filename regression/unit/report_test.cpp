@@ -227,6 +227,31 @@ TEST_F(ReportTest, MarksResumesAndFaultsOnTheCurves) {
   EXPECT_NE(text({&run, 1}).find("step 800: rank 2 is <slower>"), std::string::npos);
 }
 
+TEST_F(ReportTest, ShowsSamplesByPrompt) {
+  const fs::path directory = write_run("run", 1000);
+  {
+    io::MetricsLog log(directory, {}, {}, 0, false);
+    for (std::int64_t step = 10; step <= 200; step += 10)
+      for (std::int64_t index = 0; index < 2; ++index)
+        log.add(io::SampleRow{.step = step,
+                              .index = index,
+                              .prompt = index == 0 ? "one" : "<two>",
+                              .text = std::to_string(step * 1000),
+                              .finish = "length",
+                              .tokens = 5});
+  }
+  const report::Run run = read_run(directory);
+  ASSERT_EQ(run.samples.size(), 40u);
+  const std::string page = html({&run, 1}), said = text({&run, 1});
+  expect_well_formed(page);
+  EXPECT_EQ(count(page, "&lt;two&gt;"), 10u);
+  EXPECT_EQ(count(said, "\"one\""), 10u);
+  EXPECT_EQ(count(said, "\"<two>\""), 10u);
+  EXPECT_EQ(count(said, "\"200000\""), 2u);  // the last step
+  EXPECT_EQ(count(said, "\"10000\""), 0u);
+  EXPECT_LT(said.rfind("\"one\""), said.find("\"<two>\""));
+}
+
 TEST_F(ReportTest, APageHasAllPicturesAndNothingFromElsewhere) {
   const fs::path one = write_run("run", 500), two = write_run("other <b>", 300, false);
   const std::vector<report::Run> runs{read_run(one), read_run(two)};

@@ -64,6 +64,13 @@ TEST(Text, WordsGoOnBelowTheirColumn) {
   EXPECT_EQ(hanging(std::string(50, 'x') + " y\n", 20), std::string(50, 'x') + " y\n");
 }
 
+TEST(Text, BeginningsCutNoCharacter) {
+  EXPECT_EQ(beginning("ab", 2), "ab");
+  EXPECT_EQ(beginning("abc", 2), "ab");
+  EXPECT_EQ(beginning("a\u00e9b", 2), "a");
+  EXPECT_EQ(beginning("\u00e9", 1), "");
+}
+
 TEST(Text, OneIsNotPlural) {
   EXPECT_EQ(counted(0, "rank"), "0 ranks");
   EXPECT_EQ(counted(1, "rank"), "1 rank");

@@ -124,6 +124,13 @@ std::string counted(std::int64_t count, std::string_view what) {
   return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
 }
 
+std::string_view beginning(std::string_view text, std::size_t most_bytes) {
+  if (text.size() <= most_bytes) return text;
+  while (most_bytes > 0 && (static_cast<unsigned char>(text[most_bytes]) & 0xC0) == 0x80)
+    --most_bytes;
+  return text.substr(0, most_bytes);
+}
+
 std::string nearest(std::string_view word, std::span<const std::string> candidates) {
   std::size_t best = std::max<std::size_t>(2, word.size() / 3) + 1;
   std::string found;

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/error.hpp"
+#include "base/text.hpp"
 
 namespace brume::deck {
 namespace {
@@ -46,8 +47,7 @@ std::string quote(std::string_view text) {
 
 std::string shortened(const std::string& text, std::size_t width) {
   if (text.size() <= width) return text;
-  while (width > 0 && (static_cast<unsigned char>(text[width]) & 0xc0) == 0x80) --width;
-  return text.substr(0, width) + "...";
+  return std::string(beginning(text, width)) + "...";
 }
 
 std::string join(const std::vector<std::string>& words, std::string_view between) {

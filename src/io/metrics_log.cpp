@@ -8,6 +8,7 @@
 
 #include "base/files.hpp"
 #include "base/log.hpp"
+#include "base/text.hpp"
 #include "event_file.hpp"
 #include "io/appended_file.hpp"
 
@@ -19,6 +20,7 @@ using nlohmann::ordered_json;
 
 constexpr std::int64_t max_line_bytes = 1 << 20;               ///< that a line of ours never has
 constexpr std::array kinds{"start", "rollback", "straggler"};  ///< of events
+constexpr const char* sample_kind = "sample";                  ///< and of samples
 
 double now_s() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
@@ -38,11 +40,26 @@ std::int64_t step_of_line(std::string_view line) {
   return object["step"].is_number_unsigned() ? object["step"].get<std::int64_t>() : -1;
 }
 
-/// What an event says, where its line has it.
-std::string text_of(const nlohmann::json& object) {
-  return object.contains("text") && object["text"].is_string() ? object["text"].get<std::string>()
-                                                               : std::string();
+/// A text of an event, where its line has it.
+std::string text_of(const nlohmann::json& object, const char* key = "text") {
+  return object.contains(key) && object[key].is_string() ? object[key].get<std::string>()
+                                                         : std::string();
 }
+
+/// Calls each(object, step) for the lines of events, which name their kind.
+template <typename Each>
+void for_events(const fs::path& directory, const Each& each) {
+  std::ifstream in(directory / "metrics.jsonl");
+  for (std::string line; std::getline(in, line);) {
+    if (line.find("\"event\"") == line.npos) continue;
+    const auto object = nlohmann::json::parse(line, nullptr, false);
+    const std::int64_t step = step_of_line(line);
+    if (step >= 0 && object.contains("event") && object["event"].is_string()) each(object, step);
+  }
+}
+
+/// A line of two such texts is shorter than the longest one.
+std::string_view shortened(std::string_view text) { return beginning(text, 1 << 16); }
 
 /// How many bytes lines of the first `steps` steps take: those before the first line of a later
 /// step, or that is not whole.
@@ -109,18 +126,56 @@ std::string json_line(const EvaluationRow& row) {
   return text(line);
 }
 
+std::string quoted(std::string_view text, std::size_t columns) {
+  const auto quote = [](std::string_view part) {
+    return ordered_json(part).dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+  };
+  if (text.size() <= columns)
+    if (std::string all = quote(text); all.size() <= columns) return all;
+  constexpr std::string_view dots = "...";
+  for (std::size_t bytes = columns;; --bytes)
+    if (std::string part = quote(beginning(text, bytes));
+        bytes == 0 || part.size() + dots.size() <= columns)
+      return part.append(dots);
+}
+
+std::string json_line(const SampleRow& row) {
+  ordered_json line = stamped(row.step);
+  line["event"] = sample_kind;
+  line["index"] = row.index;
+  line["prompt"] = shortened(row.prompt);
+  line["text"] = shortened(row.text);
+  line["finish_reason"] = row.finish;
+  line["tokens"] = row.tokens;
+  return text(line);
+}
+
 std::vector<Event> events(const fs::path& directory) {
   std::vector<Event> all;
-  std::ifstream in(directory / "metrics.jsonl");
-  for (std::string line; std::getline(in, line);) {
-    if (line.find("\"event\"") == line.npos) continue;
-    const auto object = nlohmann::json::parse(line, nullptr, false);
-    const std::int64_t step = step_of_line(line);
-    if (step < 0 || !object.contains("event") || !object["event"].is_string()) continue;
+  for_events(directory, [&](const nlohmann::json& object, std::int64_t step) {
     for (std::size_t kind = 0; kind < kinds.size(); ++kind)
       if (object["event"] == kinds[kind])
         all.push_back({step, Event::Kind(int(kind)), text_of(object)});
-  }
+  });
+  return all;
+}
+
+std::vector<SampleRow> samples(const fs::path& directory) {
+  std::vector<SampleRow> all;
+  for_events(directory, [&](const nlohmann::json& object, std::int64_t step) {
+    if (object["event"] != sample_kind) return;
+    const auto number = [&](const char* key) {
+      return object.contains(key) && object[key].is_number_integer()
+                 ? object[key].get<std::int64_t>()
+                 : std::int64_t{0};
+    };
+    all.push_back({.step = step,
+                   .index = number("index"),
+                   .prompt = text_of(object, "prompt"),
+                   .text = text_of(object),
+                   .finish = text_of(object, "finish_reason"),
+                   .tokens = number("tokens")});
+  });
   return all;
 }
 
@@ -170,6 +225,10 @@ void MetricsLog::add(const EvaluationRow& row) {
     lines_->append(json_line(row));
     if (events_) events_->add(row.step, scalars(row));
   });
+}
+
+void MetricsLog::add(const SampleRow& row) {
+  or_warn([&] { lines_->append(json_line(row)); });
 }
 
 void MetricsLog::add(const Event& event) {

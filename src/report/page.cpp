@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <utility>
 
 #include "base/text.hpp"
 #include "html.hpp"
@@ -215,6 +216,51 @@ std::string charts(std::span<const Run> runs) {
 
 // --- one run ---
 
+/// Samples that a report shows.
+struct ShownSamples {
+  std::vector<io::SampleRow> rows;  ///< by prompt, then by step
+  bool all = true;
+};
+
+/// Of many prompts the first ones, and of many steps some, the last one among them.
+ShownSamples shown_samples(const Run& run) {
+  constexpr std::int64_t most_prompts = 8, most_steps = 10;
+  std::vector<std::int64_t> steps;
+  for (const io::SampleRow& row : run.samples) steps.push_back(row.step);
+  std::ranges::sort(steps);
+  steps.erase(std::ranges::unique(steps).begin(), steps.end());
+  const std::int64_t count = std::ssize(steps), kept = std::min(count, most_steps);
+  std::vector<std::int64_t> some;
+  for (std::int64_t i = 1; i <= kept; ++i) some.push_back(steps[std::size_t(i * count / kept - 1)]);
+  ShownSamples shown;
+  for (const io::SampleRow& row : run.samples)
+    if (row.index < most_prompts && std::ranges::binary_search(some, row.step))
+      shown.rows.push_back(row);
+  shown.all = shown.rows.size() == run.samples.size();
+  std::ranges::stable_sort(shown.rows, {},
+                           [](const io::SampleRow& row) { return std::pair(row.index, row.step); });
+  return shown;
+}
+
+const std::vector<std::string> sample_columns{"step", "prompt", "answer"};
+
+/// @param columns  of an answer
+std::vector<std::string> sample_cells(const io::SampleRow& row, std::size_t columns) {
+  return {std::to_string(row.step), io::quoted(row.prompt, columns / 2),
+          row.finish == "error" ? "the logits are not finite" : io::quoted(row.text, columns)};
+}
+
+std::string samples(const Run& run) {
+  if (run.samples.empty()) return "";
+  constexpr std::size_t columns = 400;
+  const ShownSamples shown = shown_samples(run);
+  std::string out = "<h2>Samples</h2>\n<table>" + html_row(sample_columns, "th");
+  for (const io::SampleRow& row : shown.rows) out += html_row(sample_cells(row, columns), "td");
+  out += "</table>\n";
+  if (!shown.all) out += "<p class=\"note\">metrics.jsonl has all steps and prompts.</p>\n";
+  return out;
+}
+
 std::string times(const Summary& s) {
   if (s.stages.empty()) return "";
   std::string out =
@@ -279,7 +325,7 @@ std::string details(const Run& run, const Summary& s) {
   std::string out;
   if (!run.description.ended.empty())
     out += fmt::format("<p class=\"note\">Ended: {}</p>\n", escaped(run.description.ended));
-  out += times(s) + timelines(run, s);
+  out += samples(run) + times(s) + timelines(run, s);
   if (s.stages.empty())
     out +=
         "<p class=\"note\">With output.trace = true a run that ends keeps its last step task "
@@ -334,6 +380,11 @@ std::string text(std::span<const Run> runs, std::size_t room) {
       rest += fmt::format("\nlast step time of {}\n{}", run.name, time.text(room));
     for (const std::string& hint : hints(run, s)) rest += fmt::format("{}: {}\n", run.name, hint);
     for (const Mark& mark : marks(run)) rest += fmt::format("{}: {}\n", run.name, mark.text);
+    Table answers(sample_columns);
+    for (const io::SampleRow& row : shown_samples(run).rows)
+      answers.add(sample_cells(row, std::max<std::size_t>(40, room / 2)));
+    if (!run.samples.empty())
+      rest += fmt::format("\nsamples of {}\n{}", run.name, answers.text(room));
     if (!run.description.ended.empty())
       rest += fmt::format("{}: ended: {}\n", run.name, run.description.ended);
   }

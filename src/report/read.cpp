@@ -21,6 +21,7 @@ Run read_run(const fs::path& directory) {
           .rows = {},
           .evaluations = std::move(content.evaluations),
           .events = io::events(directory),
+          .samples = io::samples(directory),
           .trace = {},
           .changes = {}};
   run.plan = plan::parse(run.description.plan_text, file.string());
