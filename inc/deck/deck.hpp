@@ -54,6 +54,21 @@ struct PreferenceKeys {
   double label_smoothing = 0.0;  ///< sigmoid only
 };
 
+/// Answers to prompts while a model is trained.
+struct SamplesKeys {
+  std::string prompts;        ///< file; empty: none
+  int every = 100;            ///< steps; 0: only at the end
+  int max_tokens = 64;        ///< longest answer
+  double temperature = 0.0;   ///< 0: always the most likely token
+  int top_k = 0;              ///< 0: all
+  double top_p = 1.0;         ///< 1: all
+  std::int64_t seed = 1;      ///< seed of drawn tokens
+  std::string tokenizer;      ///< file or directory; empty: that which is kept with the weights
+  std::string chat_template;  ///< file; empty: the tokenizer's own
+
+  bool operator==(const SamplesKeys&) const = default;
+};
+
 struct ModelKeys {
   std::string config;        ///< config.json of a Hugging Face model; the keys given beside it win
   std::string config_place;  ///< not a key itself: where `config` got its value
@@ -139,6 +154,7 @@ struct TrainingKeys {
   OptimizerKeys optimizer;
   AdapterKeys adapter;
   PreferenceKeys preference = {};
+  SamplesKeys samples = {};
 };
 
 struct DataKeys {

@@ -194,6 +194,12 @@ TEST(Deck, KeysAreCheckedTogether) {
             std::string::npos);
   EXPECT_NE(refused(smallest, {"training.optimizer.beta2=1"}).find("must be below 1"),
             std::string::npos);
+  EXPECT_NE(refused(smallest, {"training.samples.every=5"})
+                .find("'training.samples.prompts' must name a file of prompts"),
+            std::string::npos);
+  EXPECT_NE(refused(smallest + "[training.samples]\nprompts = \"a\"\nevery = -1\n")
+                .find("a.toml:20:9: 'training.samples.every' must be an integer >= 0 (steps)"),
+            std::string::npos);
   EXPECT_NE(refused(smallest, {"data.train="}).find("must name a file"), std::string::npos);
   EXPECT_NE(refused(smallest, {"data.files=[\"a.tok\"]"}).find("left out beside data.files"),
             std::string::npos);

@@ -17,17 +17,16 @@ constexpr int passes_of_round = 16;  ///< after which ranks exchange answers and
 /// The rounds of one call of answer().
 class Rounds {
  public:
-  Rounds(engine::Generator& generator, const model::Config& model, int copies,
-         const Questions& questions, const std::vector<Asked>& asked, const AnswerCalls& calls,
-         comm::Communicator& job)
+  Rounds(engine::Generator& generator, const GenerationPlan& plan, const Questions& questions,
+         const std::vector<Asked>& asked, const AnswerCalls& calls, comm::Communicator& job)
       : generator_(generator),
-        seq_len_(model.seq_len),
-        copies_(copies),
+        seq_len_(plan.model.seq_len),
+        copies_(plan.copies()),
         questions_(questions),
         asked_(asked),
         calls_(calls),
         job_(job),
-        scheduler_(model.generation, model.blocks_per_sequence()) {}
+        scheduler_(plan.model.generation, plan.model.blocks_per_sequence()) {}
 
   AnswerSums run() {
     for (;;) {
@@ -187,10 +186,10 @@ std::vector<std::vector<std::int32_t>> tokens_of(
   return tokens;
 }
 
-AnswerSums answer(engine::Generator& generator, const model::Config& model, int copies,
+AnswerSums answer(engine::Generator& generator, const GenerationPlan& plan,
                   const Questions& questions, const std::vector<Asked>& asked,
                   const AnswerCalls& calls, comm::Communicator& job) {
-  return Rounds(generator, model, copies, questions, asked, calls, job).run();
+  return Rounds(generator, plan, questions, asked, calls, job).run();
 }
 
 }  // namespace brume::app

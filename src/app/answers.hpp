@@ -13,6 +13,7 @@
 #include "engine/generator.hpp"
 #include "generation/answer.hpp"
 #include "generation/scheduler.hpp"
+#include "generation_plan.hpp"
 #include "prompts.hpp"
 #include "translator.hpp"
 
@@ -84,9 +85,8 @@ struct AnswerSums {
 /// Makes all answers in rounds of passes, between which copies get more prompts and rank 0 gets
 /// answers. An answer is the same in any batch and on any ranks. Collective over `job`.
 ///
-/// @param model  as it generates
-/// @param copies of the model
-AnswerSums answer(engine::Generator& generator, const model::Config& model, int copies,
+/// @param plan  the generator's
+AnswerSums answer(engine::Generator& generator, const GenerationPlan& plan,
                   const Questions& questions, const std::vector<Asked>& asked,
                   const AnswerCalls& calls, comm::Communicator& job);
 

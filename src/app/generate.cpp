@@ -169,15 +169,10 @@ class Generation {
     const int batch = int(std::clamp<std::int64_t>(std::ssize(asked_), 1, options_.batch));
     answering_.choose_plan(longest, batch);
     if (!leader_) return;
-    const plan::Plan& plan = answering_.plan().plan;
-    const plan::Stage& stage = plan.stages.front();
-    log::info(
-        "{} on {}: {} of the model, tp {}{}; up to {} sequences of {} tokens at once, {} of "
-        "keys on each rank",
-        counted(std::int64_t(asked_.size()), "answer"), counted(job_.size(), "rank"),
-        stage.data_ranks() == 1 ? "1 copy" : fmt::format("{} copies", stage.data_ranks()), stage.tp,
-        plan.num_stages() > 1 ? fmt::format(", {} stages", plan.num_stages()) : "", batch,
-        answering_.plan().model.seq_len, format_bytes(answering_.plan().cache_bytes()));
+    const GenerationPlan& plan = answering_.plan();
+    log::info("{} on {}: {}; up to {} sequences of {} tokens at once, {} of keys on each rank",
+              counted(std::int64_t(asked_.size()), "answer"), counted(job_.size(), "rank"),
+              plan.text(), batch, plan.model.seq_len, format_bytes(plan.cache_bytes()));
   }
 
   // --- answers ----------------------------------------------------------------------------------
@@ -186,8 +181,7 @@ class Generation {
     const auto start = Clock::now();
     Progress progress("answering", double(asked_.size()), leader_ && !streams());
     const AnswerSums sums = answer(
-        generator, answering_.plan().model, answering_.plan().plan.stages.front().data_ranks(),
-        {prompts_, tokens_, answering_.translator()}, asked_,
+        generator, answering_.plan(), {prompts_, tokens_, answering_.translator()}, asked_,
         {.text_of = [&](const OpenAnswer& open, const char* finish) { return line(open, finish); },
          .take =
              [&](const std::string& lines) {

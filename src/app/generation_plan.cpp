@@ -1,5 +1,7 @@
 #include "generation_plan.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -83,9 +85,12 @@ class Choice {
   model::Config sized(int tp, int blocks) const {
     model::Config model = model_;
     model.seq_len = tokens_;
-    const int longest = device::on_device() ? device_pass_tokens : host_pass_tokens;
-    model::Generation sizes{.tokens = int(round_up(std::max(longest, needs_.batch), tp)),
-                            .sequences = needs_.batch};
+    const std::int64_t longest = std::min<std::int64_t>(
+        device::on_device() ? device_pass_tokens : host_pass_tokens,
+        std::int64_t{needs_.batch} * tokens_);  // all tokens of all sequences
+    model::Generation sizes{
+        .tokens = int(round_up(std::max<std::int64_t>(longest, needs_.batch), tp)),
+        .sequences = needs_.batch};
     model = model::generating(model, sizes);
     model.generation.blocks = blocks > 0 ? blocks : model.blocks_per_sequence() * needs_.batch;
     return model;
@@ -140,6 +145,13 @@ class Choice {
 }  // namespace
 
 double GenerationPlan::cache_bytes() const { return key_bytes(plan.stages.front(), model); }
+
+std::string GenerationPlan::text() const {
+  return fmt::format("{} of the model, tp {}{}",
+                     copies() == 1 ? "1 copy" : fmt::format("{} copies", copies()),
+                     plan.stages.front().tp,
+                     plan.num_stages() > 1 ? fmt::format(", {} stages", plan.num_stages()) : "");
+}
 
 GenerationPlan choose_generation_plan(const model::Config& model, const GenerationNeeds& needs,
                                       int nodes, int ranks) {

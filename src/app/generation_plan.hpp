@@ -36,7 +36,9 @@ struct GenerationPlan {
   model::Config model{};      ///< as it generates
   double needed_bytes = 0.0;  ///< beyond the memory that a rank may use; 0: it fits
 
-  double cache_bytes() const;  ///< of a rank of the first stage
+  int copies() const { return plan.stages.front().data_ranks(); }  ///< of the model
+  double cache_bytes() const;                                      ///< of a rank of the first stage
+  std::string text() const;  ///< "2 copies of the model, tp 2, 2 stages"
 };
 
 /// Chooses the plan that is given, or copies of the model, the first ones that fit; if none fits,

@@ -96,6 +96,7 @@ class Preparation {
     if (const std::string& adapter = made_.deck.training.adapter.weights;
         !adapter.empty() && !(made_.resume && has_adapter(*made_.resume)))
       made_.first_adapter = open_adapter(adapter, made_.model, job_);
+    read_samples();
     choose_plan();
     check_plan();
     return std::move(made_);
@@ -233,6 +234,13 @@ class Preparation {
     comm::together(job_, [&] {
       if (made_.lock) made_.lock->begin(made_.resume ? made_.resume->step : 0);
     });
+  }
+
+  void read_samples() {
+    const std::string& prompts = made_.deck.training.samples.prompts;
+    if (prompts.empty()) return;
+    begin("reading " + prompts);
+    made_.sample_prompts = read_sample_prompts(made_.deck, made_.model, job_);
   }
 
   void choose_plan() {

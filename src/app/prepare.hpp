@@ -16,6 +16,7 @@
 #include "io/run_lock.hpp"
 #include "model/model.hpp"
 #include "plan/plan.hpp"
+#include "sample_prompts.hpp"
 #include "verbs.hpp"
 #include "weights.hpp"
 
@@ -34,6 +35,7 @@ struct Prepared {
   std::optional<io::CheckpointInfo> resume;
   std::optional<FirstWeights> first_weights;  ///< of a new training, where they are not random
   std::unique_ptr<interop::PretrainedWeights> first_adapter;  ///< a new one's; null: random
+  std::unique_ptr<SamplePrompts> sample_prompts;              ///< null: none
   hardware::Cluster cluster;
   std::optional<hardware::Machine> machine;  ///< always there
   plan::Plan plan;

@@ -206,6 +206,22 @@ void Screen::show(const io::EvaluationRow& row) {
   }
 }
 
+void Screen::show(const io::SampleRow& row) {
+  clear_progress();
+  if (settings_.json) {
+    std::string line = io::json_line(row);
+    line.pop_back();
+    return say(line);
+  }
+  constexpr std::size_t least = 20;  // columns
+  const std::string prompt = io::quoted(row.prompt, std::max(least, columns_ / 3));
+  const std::string begin = fmt::format("{:>7}  sample {}: {} ", row.step, row.index + 1, prompt);
+  say(begin +
+      (row.finish == "error"
+           ? "the logits are not finite"
+           : io::quoted(row.text, std::max(least, columns_ - std::min(columns_, begin.size())))));
+}
+
 void Screen::rewind(std::int64_t steps) {
   settings_.first_step = std::min(settings_.first_step, steps);
   steps_.resize(std::size_t(steps - settings_.first_step));

@@ -45,6 +45,8 @@ class Screen {
 
   void show(const io::Row& row);
   void show(const io::EvaluationRow& row);
+  /// A line with the beginnings of prompt and answer.
+  void show(const io::SampleRow& row);
   /// Counts no step after so many: they will be shown again.
   void rewind(std::int64_t steps);
   /// A line for people, on standard error where standard output has JSON.

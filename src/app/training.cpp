@@ -35,6 +35,7 @@
 #include "reference.hpp"
 #include "resume.hpp"
 #include "run_settings.hpp"
+#include "samples.hpp"
 #include "saving.hpp"
 #include "schedule/compile.hpp"
 #include "screen.hpp"
@@ -129,9 +130,14 @@ class Training {
     std::array<double, 1> iteration_s{};
     std::vector<schedule::Program> programs;  // rank 0 has all of them
     comm::together(crew_, [&] {
-      if (!leader_) return;
-      programs = schedule::compile_all(run_.plan, run_.model);
-      iteration_s[0] = simulate(programs);
+      if (leader_) programs = schedule::compile_all(run_.plan, run_.model);
+    });
+    if (run_.sample_prompts) {
+      samples_.emplace(run_, session_, crew_);
+      samples_->choose_plan(programs);
+    }
+    comm::together(crew_, [&] {
+      if (leader_) iteration_s[0] = simulate(programs);
     });
     if (!options_.plan.empty()) verify_given();
     crew_.all_reduce(iteration_s, comm::Reduction::sum);
@@ -208,6 +214,7 @@ class Training {
     saving_.emplace(run_, session_, crew_, host_bytes_);
     description_.copy_bytes = saving_->copy_bytes();
     all.beside_bytes = saving_->beside_bytes();
+    if (samples_) all.lent_bytes = samples_->bytes();
     engine_.emplace(run_.plan, run_.model, all, crew_);
     session_.begin_phase("reading the first weights", still_limit_s(run_.deck));
     if (leader_)
@@ -451,7 +458,18 @@ class Training {
         due(run_.deck.data.eval_every) || last || (writes && run_.deck.output.keep_best);
     valid_loss_.reset();
     if (run_.valid_data && judged && !stopped) evaluate();
+    if (samples_ && (due(run_.deck.training.samples.every) || last) && !stopped) sample();
     if (writes) checkpoint();
+  }
+
+  /// Answers the deck's prompts by the weights as they are.
+  void sample() {
+    const BetweenSteps answering(between_steps_, "answering prompts");
+    for (const io::SampleRow& row :
+         samples_->answer(*engine_, threads_, [this] { watchdog_->beat(); })) {
+      screen_->show(row);
+      metrics_log_->add(row);
+    }
   }
 
   io::EvaluationRow evaluated() {
@@ -578,6 +596,7 @@ class Training {
   std::optional<Saving> saving_;
   std::optional<Recovery> recovery_;
   std::optional<RankChecks> checks_;
+  std::optional<Samples> samples_;  ///< none: the deck has no prompts
   bool checkpoint_due_ = false;
   std::atomic<const char*> between_steps_ = nullptr;  ///< what all ranks do, where it is no step
   std::filesystem::path set_aside_;                   ///< of an earlier run; empty: nothing was

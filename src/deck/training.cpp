@@ -155,6 +155,36 @@ const Schema<PreferenceKeys>& preference_schema() {
   return schema;
 }
 
+const Schema<SamplesKeys>& samples_schema() {
+  static const auto schema = [] {
+    return Schema<SamplesKeys>()
+        .key("prompts", &SamplesKeys::prompts,
+             {.help = "prompts to answer: a line of text each, or lines of JSON with \"prompt\" or "
+                      "\"messages\", as for `generate --prompts`; empty: none"})
+        .key("every", &SamplesKeys::every,
+             {.unit = "steps", .help = "steps between answers; 0: only at the end", .min = 0})
+        .key("max_tokens", &SamplesKeys::max_tokens,
+             {.unit = "tokens", .help = "longest answer", .min = 1, .max = 1 << 16})
+        .key("temperature", &SamplesKeys::temperature,
+             {.help = "divisor of logits before a token is drawn; 0: the most likely token",
+              .min = 0,
+              .max = 100})
+        .key("top_k", &SamplesKeys::top_k,
+             {.help = "number of most likely tokens to draw from; 0: all", .min = 0})
+        .key("top_p", &SamplesKeys::top_p,
+             {.help = "share of probability that the tokens to draw from add up to; 1: all",
+              .min = 0,
+              .max = 1})
+        .key("seed", &SamplesKeys::seed, {.help = "seed of drawn tokens", .min = 0})
+        .key("tokenizer", &SamplesKeys::tokenizer,
+             {.help = "tokenizer.json, a model of SentencePiece, or a directory with one; empty: "
+                      "that of the run directory or of model.weights, or bytes for 256 tokens"})
+        .key("chat_template", &SamplesKeys::chat_template,
+             {.help = "Jinja template for prompts with \"messages\"; empty: the tokenizer's own"});
+  }();
+  return schema;
+}
+
 }  // namespace
 
 const Schema<TrainingKeys>& training_schema() {
@@ -212,7 +242,9 @@ const Schema<TrainingKeys>& training_schema() {
         .table("adapter", &TrainingKeys::adapter, adapter_schema(),
                "Low-rank adapter (LoRA): trained terms of linear layers; other weights are frozen")
         .table("preference", &TrainingKeys::preference, preference_schema(),
-               "Preference tuning (DPO): training on pairs of a chosen and a rejected answer");
+               "Preference tuning (DPO): training on pairs of a chosen and a rejected answer")
+        .table("samples", &TrainingKeys::samples, samples_schema(),
+               "Answers of the model to prompts while it is trained");
   }();
   return schema;
 }
@@ -251,6 +283,8 @@ void check_training(const TrainingKeys& training, const Checker& check) {
   is_muons(optimizer.momentum != usual.momentum, "training.optimizer.momentum");
   is_muons(optimizer.nesterov != usual.nesterov, "training.optimizer.nesterov");
   is_muons(optimizer.matrix_scale != usual.matrix_scale, "training.optimizer.matrix_scale");
+  check(!training.samples.prompts.empty() || training.samples == SamplesKeys{},
+        "training.samples.prompts", "must name a file of prompts, found \"\"");
   const PreferenceKeys& preference = training.preference;
   check(preference.beta > 0.0 ||
             (preference.loss == PreferenceKeys{}.loss && preference.label_smoothing == 0.0),
