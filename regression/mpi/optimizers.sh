@@ -50,6 +50,7 @@ tiny_job $blocks --set output.directory=whole8 --plan three.toml
 tiny_job $blocks --set output.directory=parts8 --plan three.toml --steps 5
 tiny_job $blocks --set output.directory=parts8 --plan three.toml
 [ "$(state whole8 12)" = "$(state parts8 12)" ] || fail "a resume changed moments in 8 bits"
+"$BRUME" generate whole8 --prompt a --max-tokens 2 > log 2>&1 || { cat log; fail "no answer after moments in 8 bits"; }
 tiny_job --set model.hidden_size=128 --set output.directory=parts8 --plan two.toml --set training.steps=16
 [ "$(losses parts8 | wc -l)" -eq 16 ] || fail "moments in 8 bits did not go on in fp32"
 refused_soon 2 'has rows of a multiple of 64 values' "$BRUME" check "$deck" --set "$profile" \

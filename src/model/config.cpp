@@ -236,6 +236,7 @@ bool freeze(Config& config, const std::function<bool(const Parameter&)>& frozen)
 }
 
 Config generating(Config config, const Generation& sizes) {
+  config.moments = Moments::fp32;
   freeze(config, [](const Parameter&) { return true; });
   config.generation = sizes;
   config.isolated = true;
