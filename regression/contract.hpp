@@ -277,7 +277,7 @@ inline plan::Plan plan_number(int i, std::mt19937& random, const model::Config& 
 inline std::vector<int> plan_numbers() {
   std::vector<int> numbers;
   const int all = trials(0);
-  for (int i = 0; i < (all > 0 ? all : num_plans); ++i)
+  for (int i = 0; i < (all > 0 ? all : are_few() ? num_plans / 2 : num_plans); ++i)
     if (all > 0 || i % 8 == 1 || i % 8 == 2 || i % 8 == 4 || i % 8 == 7) numbers.push_back(i);
   return numbers;
 }

@@ -33,6 +33,7 @@ inline double double_of(u64 bits) { return std::bit_cast<double>(bits); }
   inline result name(type a, type b) { return value; }
 
 // ---- integers
+BRUME_BINARY(add_s16, u16, u16, u16(a + b))
 BRUME_BINARY(add_s32, u32, u32, a + b)
 BRUME_BINARY(add_s64, u64, u64, a + b)
 BRUME_BINARY(add_u64, u64, u64, a + b)
@@ -157,6 +158,11 @@ BRUME_UNARY(cvt_u32_u64, u32, u64, u32(a))
 BRUME_UNARY(cvt_u32_u16, u32, u16, a)
 BRUME_UNARY(cvt_rn_f32_s16, float, std::int16_t, float(a))
 BRUME_UNARY(cvt_rn_f32_s32, float, s32, float(a))
+/// Towards zero; the nearest integer that there is, 0 for a NaN.
+inline u32 cvt_rzi_s32_f32(float a) {
+  if (std::isnan(a)) return 0;
+  return u32(s32(std::clamp(double(a), -2147483648.0, 2147483647.0)));
+}
 BRUME_UNARY(cvt_f64_f32, double, float, a)
 BRUME_UNARY(cvt_rn_f32_f64, float, double, float(a))
 BRUME_UNARY(cvt_f32_f16, float, u16, float(std::bit_cast<float16>(a)))

@@ -154,8 +154,9 @@ class ZeroLevels : public SecondRow, public ::testing::WithParamInterface<int> {
 /// disk and updated by the host.
 std::vector<plan::Plan> plans_at(int zero_level, const model::Config& model) {
   std::vector<plan::Plan> plans;
-  for (const auto& [stages, dp, tp] : {std::tuple{1, 4, 1}, {1, 2, 2}, {2, 2, 1}})
-    for (const double share : {0.0, 0.6}) {
+  for (const auto& [stages, dp, tp, shares] :
+       {std::tuple{1, 4, 1, std::vector{0.0, 0.6}}, {1, 2, 2, {0.6}}, {2, 2, 1, {0.6}}})
+    for (const double share : shares) {
       plans.push_back(plan::equal_stages(model, global_batch, stages,
                                          {.microbatch = 2,
                                           .dp = dp,

@@ -103,7 +103,8 @@ class Choice {
                                .devices_per_node = ranks_ / nodes_,
                                .microbatch = 1,
                                .dp = copies,
-                               .tp = tp});
+                               .tp = tp,
+                               .ep = model_.adapter.is_of_experts() ? tp : 1});
   }
 
   /// Takes a plan, with as many blocks of the key cache as fit beside the model, or all of them

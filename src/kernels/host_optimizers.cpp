@@ -28,8 +28,7 @@ void update_elements(const Update& update, const double* squares, const UpdatedE
                           });
 }
 
-// --- moments in blocks
-// ----------------------------------------------------------------------------
+// --- moments in blocks --------------------------------------------------------------------------
 
 // Vector units take bytes as integers.
 template <Quantization format>

@@ -12,7 +12,6 @@
 #include "base/error.hpp"
 #include "base/text.hpp"
 #include "kernels/kokkos.hpp"
-#include "kernels/optimizers.hpp"
 #include "kernels/promises.hpp"
 
 namespace brume::kernels {
@@ -63,8 +62,10 @@ void for_each_piece(const char* name, std::int64_t count, std::int64_t piece, Bo
 }
 
 /// Calls body(begin, end, first_number) for pieces of elements whose numbers follow each other.
-template <class Body>
-void for_each_numbered_piece(const char* name, std::int64_t count, const ElementNumbers& numbers,
+///
+/// @param numbers  an ElementNumbers
+template <class Numbers, class Body>
+void for_each_numbered_piece(const char* name, std::int64_t count, const Numbers& numbers,
                              Body body) {
   for_each_piece(name, count, 4096, [=](std::int64_t begin, std::int64_t end) {
     while (begin < end) {

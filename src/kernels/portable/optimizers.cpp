@@ -31,8 +31,7 @@ void update_elements(const Update& update, const double* squares, const UpdatedE
       });
 }
 
-// --- moments in blocks
-// ----------------------------------------------------------------------------
+// --- moments in blocks --------------------------------------------------------------------------
 
 /// Elements of a block that a lane has: one in unit_lanes of them.
 inline constexpr int lane_values = quantized_block / unit_lanes;
