@@ -105,8 +105,8 @@ constexpr int float8_code(float x, int fraction_bits, std::uint32_t chance) {
 /// Divisor of a block's values before they become codes.
 constexpr float float8_divisor(float scale) { return scale > 0.0f ? scale : 1.0f; }
 
-/// The byte of a value in float8 or ufloat8. What is not 0 is not rounded to 0 in ufloat8: second
-/// moments stand under a quotient.
+/// The byte of a value in float8 or ufloat8. What is not 0 is not rounded to 0 in ufloat8: steps
+/// divide by the roots of second moments.
 ///
 /// @param divisor  float8_divisor of the block's scale
 constexpr int float8_code(Quantization format, float value, float divisor, std::uint32_t chance) {

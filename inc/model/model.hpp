@@ -332,8 +332,8 @@ inline constexpr std::int64_t alignment_elements = 16;
 std::int64_t trained_alignment(const Block& block);
 std::int64_t frozen_alignment(const Block& block);
 /// Says why tp cannot cut the model's quantized weights and moments: "tp = 4 must ..."; empty if it
-/// can, experts too.
-std::string quantization_fault(const Config& config, int tp);
+/// can. With ep > 1 it cuts no expert.
+std::string quantization_fault(const Config& config, int tp, int ep = 1);
 
 /// The flat buffer of a block on one tp rank: what is trained, which alone has gradients and
 /// optimizer state, and behind it what is frozen. Partial gradients come first, so that one small

@@ -431,6 +431,27 @@ TEST(Model, QuantizedPiecesAreWholeBlocks) {
     }
 }
 
+// What comes before dense_elements is summed over ranks that divide experts.
+TEST(Model, ExpertsComeBehindAllElse) {
+  for (int i = 0; i < 24; ++i) {
+    std::mt19937 random(unsigned(i) + 3);
+    Config m = test::random_experts_model(random);
+    if (i % 3 > 0) test::take_rows_of_blocks(i, m);
+    if (i % 2 == 0) m.expert_ffn_size = 48;
+    if (i % 4 > 1) test::adapt(i, m, true, true);
+    if (i % 3 > 0) m.moments = Moments::fp8;
+    if (i % 6 == 0) m.optimizer = &muon;
+    for (const Block& block : blocks(m)) {
+      const Layout flat = layout(block, 2, 0, 3, {2});
+      for (const Piece& piece : flat.pieces) {
+        const Parameter& one = block.parameters[std::size_t(piece.parameter)];
+        if (one.frozen) continue;
+        EXPECT_EQ(one.expert_dim >= 0, piece.first >= flat.dense_elements) << one.name;
+      }
+    }
+  }
+}
+
 // Behind all that have fp32; shards and pieces begin and end between blocks.
 TEST(Model, BlockedMomentsAreWholeBlocks) {
   for (int i = 0; i < int(test::special_models().size()); ++i) {
@@ -469,6 +490,21 @@ TEST(Model, TensorParallelismCutsBetweenQuantizedBlocks) {
   m.moments = Moments::fp8;
   EXPECT_EQ(quantization_fault(m, 2), "");
   EXPECT_NE(quantization_fault(m, 4).find("between blocks of moments of 64"), std::string::npos);
+  // Also where the layer that has the most is not cut so.
+  m.frozen_parameters.clear();
+  freeze(m, [](const Parameter& one) {
+    return one.name.find("layers.0.attention") != std::string::npos ||
+           (one.name.find("layers.0.") == std::string::npos &&
+            one.name.find(".mlp.") != std::string::npos);
+  });
+  EXPECT_NE(quantization_fault(m, 4), "");
+  // Experts stay whole.
+  std::mt19937 random(1);
+  Config experts = test::random_experts_model(random);
+  test::take_rows_of_blocks(1, experts);
+  experts.head_size = 64, experts.expert_ffn_size = 64, experts.moments = Moments::fp8;
+  EXPECT_NE(quantization_fault(experts, 2), "");
+  EXPECT_EQ(quantization_fault(experts, 2, 2), "");
 }
 
 TEST(Model, InitialValuesFollowSeedAndPlaceOnly) {

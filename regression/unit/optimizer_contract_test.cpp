@@ -118,6 +118,7 @@ TEST_P(Optimizers, WithMomentsOf8BitsRoundLikeOnOneRank) {
   made.model.num_experts = std::min(made.model.num_experts, 4);
   made.model.experts_per_token = std::min(made.model.experts_per_token, 2);
   test::take_rows_of_blocks(i, made.model);
+  if (i % 8 == 5) made.model.expert_ffn_size = 48;  // no blocks of second products
   made.model.moments = Moments::fp8;
   if (i % 4 == 3) made.model.optimizer = i % 8 == 3 ? &model::lion : &model::sgd;
   make_plan(i, random, made);

@@ -72,7 +72,7 @@ TEST_F(PipelineModel, FirstMicrobatchesTellTheSimulatedTime) {
 // worst by 4.84 %.
 TEST(PipelineModelOfClusters, AnalyzerIsWithinFivePercentOfTheSimulation) {
   constexpr int most_devices = 64;
-  const auto plans = std::size_t(test::trials(6));
+  const auto plans = std::size_t(test::trials(8));
   test::ClusterPlans samples(1);
   std::vector<double> analyzed;
   for (std::size_t i = 0; i < plans; ++i) {
@@ -90,7 +90,7 @@ TEST(PipelineModelOfClusters, AnalyzerIsWithinFivePercentOfTheSimulation) {
 // forms of 1F1B.
 TEST(PipelineModelOfSplitBackwards, AnalyzerIsCloseToTheSimulation) {
   constexpr int most_devices = 16;
-  constexpr std::size_t plans = 24;
+  constexpr std::size_t plans = 40;
   test::ClusterPlans samples(9);
   std::vector<double> analyzed;
   while (analyzed.size() < plans) {

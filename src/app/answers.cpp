@@ -30,8 +30,8 @@ class Rounds {
 
   AnswerSums run() {
     for (;;) {
-      const std::int64_t open = hand_out();
-      if (open == 0 && handed_out_ == std::ssize(asked_)) break;
+      const std::optional<std::int64_t> open = hand_out();
+      if (!open || (*open == 0 && handed_out_ == std::ssize(asked_))) break;
       for (int pass = 0; pass < passes_of_round && scheduler_.open() > 0; ++pass) make_pass();
       const std::vector<std::string> texts = job_.gather_at(std::exchange(texts_, {}), 0);
       comm::together(job_, [&] {
@@ -47,14 +47,16 @@ class Rounds {
 
  private:
   /// Gives copies prompts while they have room. Collective over the job.
-  /// @return sequences that are open
-  std::int64_t hand_out() {
+  /// @return sequences that are open; none if any rank stops
+  std::optional<std::int64_t> hand_out() {
     const int own = generator_.copy_index();
-    std::vector<double> room(std::size_t(copies_) + 1);
+    std::vector<double> room(std::size_t(copies_) + 2);
     room[std::size_t(own)] = scheduler_.room();
-    room.back() = scheduler_.open();
+    room[std::size_t(copies_)] = scheduler_.open();
+    room.back() = calls_.stops && calls_.stops() ? 1.0 : 0.0;
     job_.all_reduce(room, comm::Reduction::max);
-    std::int64_t open = std::int64_t(room.back());
+    if (room.back() > 0.0) return std::nullopt;
+    std::int64_t open = std::int64_t(room[std::size_t(copies_)]);
     // One to each in turn, so that the last ones are spread evenly.
     for (bool any = true; any;) {
       any = false;

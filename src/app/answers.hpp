@@ -71,6 +71,8 @@ struct AnswerCalls {
   std::function<std::string(const OpenAnswer&, const char* finish)> text_of;
   /// Texts of some finished ones, in any order. On rank 0. May be refused: together().
   std::function<void(const std::string& texts)> take;
+  /// Whether to leave the rest unanswered, asked on all ranks between rounds; may be empty.
+  std::function<bool()> stops = {};
   /// After each token, with the settled bytes before it; may be empty. On all ranks of the copy.
   std::function<void(const OpenAnswer&, std::size_t before, bool finished)> grown = {};
 };

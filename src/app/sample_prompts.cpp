@@ -46,9 +46,13 @@ std::vector<Prompt> checked_prompts(const deck::SamplesKeys& keys, const AnswerO
   require(std::ssize(prompts) <= most_prompts, Failure::input,
           "{}: holds {} prompts: at most {} are answered while a model is trained", keys.prompts,
           prompts.size(), most_prompts);
-  for (const Prompt& prompt : prompts)
+  for (const Prompt& prompt : prompts) {
     require(tokenizer::is_utf8(prompt.text), Failure::input, "{}:{}: is not UTF-8", keys.prompts,
             prompt.line);
+    require(prompt.settings.samples == 1, Failure::input,
+            "{}:{}: asks for {} answers: one is given while a model is trained", keys.prompts,
+            prompt.line, prompt.settings.samples);
+  }
   return prompts;
 }
 

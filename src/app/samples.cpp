@@ -79,7 +79,8 @@ void Samples::choose_plan(std::vector<schedule::Program>& programs) {
 }
 
 std::vector<io::SampleRow> Samples::answer(engine::Engine& engine, int threads,
-                                           const std::function<void()>& on_progress) {
+                                           const std::function<void()>& on_progress,
+                                           const std::function<bool()>& stops) {
   const SamplePrompts& asked = *run_.sample_prompts;
   engine::Settings settings = inference_settings(session_, run_.deck, threads);
   settings.on_task_done = on_progress;
@@ -111,7 +112,7 @@ std::vector<io::SampleRow> Samples::answer(engine::Engine& engine, int threads,
     }
   };
   app::answer(generator, plan_, {asked.prompts, asked.tokens, asked.translator, true}, all,
-              {.text_of = text_of, .take = take}, crew_);
+              {.text_of = text_of, .take = take, .stops = stops}, crew_);
   std::ranges::sort(rows, {}, &io::SampleRow::index);
   return rows;
 }

@@ -33,9 +33,11 @@ class Samples {
 
   /// Answers each prompt once.
   /// @param on_progress  called by channels' threads after each task, and as weights come
+  /// @param stops        whether this rank leaves the rest unanswered
   /// @return             on rank 0 the answers in the order of the prompts
   std::vector<io::SampleRow> answer(engine::Engine& engine, int threads,
-                                    const std::function<void()>& on_progress);
+                                    const std::function<void()>& on_progress,
+                                    const std::function<bool()>& stops);
 
  private:
   double room_bytes(const std::vector<schedule::Program>& programs);

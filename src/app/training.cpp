@@ -131,6 +131,7 @@ class Training {
     std::vector<schedule::Program> programs;  // rank 0 has all of them
     comm::together(crew_, [&] {
       if (leader_) programs = schedule::compile_all(run_.plan, run_.model);
+      if (leader_) check_memory(programs, run_.plan, run_.cluster);
     });
     if (run_.sample_prompts) {
       samples_.emplace(run_, session_, crew_);
@@ -458,18 +459,26 @@ class Training {
         due(run_.deck.data.eval_every) || last || (writes && run_.deck.output.keep_best);
     valid_loss_.reset();
     if (run_.valid_data && judged && !stopped) evaluate();
-    if (samples_ && (due(run_.deck.training.samples.every) || last) && !stopped) sample();
     if (writes) checkpoint();
+    if (!samples_ || !(due(run_.deck.training.samples.every) || last) || stopped) return;
+    sample();
+    if (stop_ != Stop::none && !writes) checkpoint();
   }
 
-  /// Answers the deck's prompts by the weights as they are.
+  /// Answers the deck's prompts by the weights as they are, as far as there is time.
   void sample() {
     const BetweenSteps answering(between_steps_, "answering prompts");
-    for (const io::SampleRow& row :
-         samples_->answer(*engine_, threads_, [this] { watchdog_->beat(); })) {
+    const auto rows = samples_->answer(
+        *engine_, threads_, [this] { watchdog_->beat(); },
+        [this] { return wish(checkpoint_due_) != Stop::none; });
+    for (const io::SampleRow& row : rows) {
       screen_->show(row);
       metrics_log_->add(row);
     }
+    std::array<double, 1> wished{double(wish(checkpoint_due_))};
+    crew_.all_reduce(wished, comm::Reduction::max);
+    stop_ = Stop(int(wished[0]));
+    if (stop_ != Stop::none) signals_.ignore();
   }
 
   io::EvaluationRow evaluated() {

@@ -110,7 +110,7 @@ Writer::Writer(const fs::path& folder, const fs::path& file) {
   const std::string origin = (file.empty() ? folder / "chat_template" : file).string();
   require(!sources.empty(), Failure::input,
           "{}: has no chat template, neither in chat_template.jinja nor in tokenizer_config.json. "
-          "Name a template (chat_template).",
+          "Name a template: --chat-template, or in a deck chat_template.",
           folder.empty() ? "bytes without a tokenizer" : folder.string());
   for (const auto& [name, text] : sources) {
     templates_.emplace_back(name, Template(text, name.empty() ? origin : origin + " " + name));

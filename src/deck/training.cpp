@@ -67,9 +67,8 @@ const Schema<OptimizerKeys>& optimizer_schema() {
               .min = 0})
         .key("moments", &OptimizerKeys::moments,
              {.help = "number format of optimizer state, master weights excepted; bf16: half the "
-                      "memory, rounded up or down at random; fp8: about a quarter, floats of 8 "
-                      "bits in blocks of 64 with a scale each, rounded so too, for rows of whole "
-                      "blocks in layers and head (others fp32); not for muon",
+                      "memory; fp8: a quarter for matrices, in blocks of floats of 8 bits, not for "
+                      "muon; both are rounded up or down at random",
               .choices = {"fp32", "bf16", "fp8"}})
         .key("momentum", &OptimizerKeys::momentum,
              {.help = "muon: momentum of matrices, below 1", .min = 0, .max = 1})
@@ -117,7 +116,7 @@ const Schema<AdapterKeys>& adapter_schema() {
               .choices = {"standard", "rslora"}})
         .key("targets", &AdapterKeys::targets,
              {.help = "linear layers that get a term, as patterns: \"attention.*\", "
-                      "\"mlp.out\", \"mlp.experts.*\"; empty or [\"all-linear\"]: all but experts",
+                      "\"mlp.out\", \"mlp.experts.*\"; \"all-linear\" or none: all but experts",
               .aliases = {"target_modules"}})
         .key("layers", &AdapterKeys::layers,
              {.help = "numbers of the layers that get terms, from 0; empty: all",

@@ -66,6 +66,12 @@ constexpr std::pair<model::Module, std::string_view> expert_parameters[] = {
     {model::Module::experts_in, "mlp.experts.gate_up_proj"},
     {model::Module::experts_out, "mlp.experts.down_proj"}};
 
+/// Whether a name in target_parameters is that of a parameter, or its end.
+bool is_named(std::string_view parameter, const json& given) {
+  const std::string name = given.is_string() ? given.get<std::string>() : "";
+  return parameter == name || (!name.empty() && parameter.ends_with("." + name));
+}
+
 /// PEFT's name of experts' weights, which are no module; empty of others.
 std::string_view parameter_of(model::Module module) {
   for (const auto& [one, name] : expert_parameters)
@@ -109,9 +115,8 @@ void check_features(const json& config, const std::string& name) {
             name, key, deck::describe_json(value_of(config, key)));
   const json parameters = value_of(config, "target_parameters");
   const auto is_of_experts = [](const json& one) {
-    return one.is_string() && std::ranges::any_of(expert_parameters, [&](const auto& known) {
-             return known.second.ends_with(one.get<std::string>());
-           });
+    return std::ranges::any_of(expert_parameters,
+                               [&](const auto& known) { return is_named(known.second, one); });
   };
   require(is_off(parameters) ||
               (parameters.is_array() && std::ranges::all_of(parameters, is_of_experts)),
@@ -296,7 +301,7 @@ deck::AdapterKeys adapter_keys(const fs::path& directory, const model::Config& c
   }
   for (const model::Module module : model::expert_targets(config))
     for (const json& parameter : value_of(file, "target_parameters"))
-      if (parameter_of(module).ends_with(parameter.get<std::string>()))
+      if (is_named(parameter_of(module), parameter))
         adapted.adapter.targets.push_back({.module = module, .rank = 1, .alpha = 1.0});
   require(adapted.adapter.exists(), Failure::input,
           "{}: has no tensor of this model's linear layers", tensors.name());

@@ -117,10 +117,14 @@ Adapter adapter(const deck::AdapterKeys& keys, const Config& config) {
   const std::vector<Module> linear = adapter_targets(config), experts = expert_targets(config);
   std::vector<Module> all = linear;
   all.insert(all.end(), experts.begin(), experts.end());
-  const bool takes_all =
-      keys.targets.empty() || keys.targets == std::vector<std::string>{"all-linear"};
+  std::vector<std::string> patterns;
+  for (const std::string& pattern : keys.targets)
+    if (pattern == "all-linear")
+      std::ranges::transform(linear, std::back_inserter(patterns), module_name);
+    else
+      patterns.push_back(pattern);
   const std::vector<Module> targets =
-      takes_all ? linear : chosen(keys.targets, all, "targets", "linear layers");
+      patterns.empty() ? linear : chosen(patterns, all, "targets", "linear layers");
   for (const deck::AdapterGroupKeys& group : keys.groups)
     chosen({group.pattern}, targets, "groups", "targets");
   std::vector<int> layers = keys.layers;

@@ -273,7 +273,7 @@ std::vector<std::size_t> layout_order(const Block& block) {
   std::ranges::stable_sort(order, {}, [&](std::size_t i) {
     const Parameter& one = block.parameters[i];
     const int rarely_partial = one.tp_partial ? 0 : one.split_heads > 0 ? 1 : 2;
-    return std::tuple(one.frozen, rarely_partial, has_lean_state(one), one.expert_dim >= 0);
+    return std::tuple(one.frozen, rarely_partial, one.expert_dim >= 0, has_lean_state(one));
   });
   return order;
 }
@@ -392,19 +392,20 @@ std::int64_t frozen_alignment(const Block& block) {
   return alignment;
 }
 
-std::string quantization_fault(const Config& config, int tp) {
+std::string quantization_fault(const Config& config, int tp, int ep) {
   if ((config.quantization == Quantization::none && config.moments != Moments::fp8) || tp == 1)
     return {};
-  const std::vector<Block> all = blocks(config);
-  for (const Parameter& one : most_trained_layer(all).parameters) {
-    const bool quantized = one.quantization != Quantization::none || one.blocked_moments;
-    const bool cuts_rows = one.splits(tp) && one.split_dim + 1 == int(one.shape.size());
-    if (quantized && cuts_rows && one.shape.back() % (std::int64_t{tp} * quantized_block) != 0)
+  for (const Block& block : blocks(config))
+    for (const Parameter& one : block.parameters) {
+      const bool quantized = one.quantization != Quantization::none || one.blocked_moments;
+      const bool cuts_rows = one.splits(tp) && one.cut_dim(ep) + 1 == int(one.shape.size());
+      if (!quantized || !cuts_rows || one.shape.back() % (std::int64_t{tp} * quantized_block) == 0)
+        continue;
       return fmt::format("tp = {} must cut rows of {}, which have {} values, between {} of {}", tp,
                          model::name(one.id), one.shape.back(),
                          one.blocked_moments ? "blocks of moments" : "quantized blocks",
                          quantized_block);
-  }
+    }
   return {};
 }
 

@@ -138,7 +138,9 @@ std::vector<StageShape> stage_shapes(const model::Config& model, int global_batc
   std::vector<StageShape> found;
   for (int tp = 1; tp <= nodes.devices(); ++tp) {
     if (!allows_tp(search, tp, nodes.devices_per_node)) continue;
-    if (model.num_heads % tp != 0 || !model::quantization_fault(model, tp).empty()) continue;
+    const bool cuts_blocks = !model::quantization_fault(model, tp).empty(),
+               cuts_blocks_with_ep = !model::quantization_fault(model, tp, tp).empty();
+    if (model.num_heads % tp != 0 || (cuts_blocks && cuts_blocks_with_ep)) continue;
     for (int cp = 1; cp <= nodes.devices() / tp; ++cp) {
       if (!allows_cp(model, search, tp, cp) || !context_fault(model, cp, tp, 1).empty()) continue;
       for (int dp : divisors(global_batch)) {
@@ -151,6 +153,7 @@ std::vector<StageShape> stage_shapes(const model::Config& model, int global_batc
           if (std::int64_t{microbatch} * model.seq_len / cp % tp != 0) continue;
           shape->microbatch = microbatch;
           for (const int ep : expert_degrees(model, search, *shape)) {
+            if (ep > 1 ? cuts_blocks_with_ep : cuts_blocks) continue;
             shape->ep = ep;
             found.push_back(*shape);
           }
