@@ -112,10 +112,31 @@ std::string differs(const json& entry) {
     words.push_back(h100 ? "PyTorch's kernels for H100 of 2023" : first_flash_attention);
   }
   if (note.find("500 W") != std::string::npos) words.push_back("H100 of 2.4 TB/s at 500 W");
+  if (word(entry, "note").find("packed sequences") != std::string::npos)
+    words.push_back("packed sequences, counted as whole ones");
   if (path.find("asyncTP") != std::string::npos) words.push_back("asynchronous tp");
   if (word(entry, "note").starts_with("VP NA"))
     words.push_back("virtual stages of a later release");
   return fmt::format("{}", fmt::join(words, ", "));
+}
+
+/// The model with an adapter of some layers; its base may be quantized.
+void adapt(const json& adapter, model::Config& model) {
+  deck::ModelKeys keys;
+  keys.family = model.family->name;
+  keys.num_layers = model.num_layers;
+  keys.hidden_size = model.hidden_size;
+  keys.num_heads = model.num_heads;
+  keys.num_kv_heads = model.num_kv_heads;
+  keys.ffn_size = model.ffn_size;
+  keys.seq_len = model.seq_len;
+  keys.vocab_size = model.vocab_size;
+  keys.tied_head = model.tied_head;
+  keys.qkv_bias = keys.linear_bias = model.linear_bias;
+  keys.quantization = adapter.value("quantization", "none");
+  keys.adapter.rank = adapter["rank"];
+  keys.adapter.targets = adapter["targets"];
+  model = model::config(keys, model::name(model.precision));
 }
 
 int recomputed_layers(const std::string& recompute, int layers) {
@@ -146,7 +167,8 @@ std::optional<Case> read(const json& entry) {
   model.vocab_size = m["vocab"];
   model.tied_head = m["tied_head"];
   model.qkv_bias = model.linear_bias = family == "gpt";
-  model.precision = entry["precision"] == "fp16" ? model::Precision::fp16 : model::Precision::bf16;
+  model.precision = model::precision(word(entry, "precision"));
+  if (entry.contains("adapter")) adapt(entry["adapter"], model);
   Case c{.id = entry["id"],
          .source = repository.empty() ? "a paper" : repository,
          .machine = machine_for(word(h, "gpu")),
@@ -211,8 +233,11 @@ bool is_state(const Case& c) {
 
 std::optional<double> published_bytes(const Case& c) {
   if (c.quantity != "peak_memory_per_gpu" && !is_state(c)) return std::nullopt;
-  static const std::map<std::string, double> units{
-      {"GiB", 0x1p30}, {"MiB", 0x1p20}, {"bytes", 1.0}, {"GB (nvidia-smi, whole)", 0x1p30}};
+  static const std::map<std::string, double> units{{"GiB", 0x1p30},
+                                                   {"MiB", 0x1p20},
+                                                   {"GB (torch allocated)", 1e9},
+                                                   {"bytes", 1.0},
+                                                   {"GB (nvidia-smi, whole)", 0x1p30}};
   const auto unit = units.find(c.unit);
   return unit == units.end() ? std::nullopt : std::optional(c.value * unit->second);
 }
