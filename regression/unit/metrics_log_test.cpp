@@ -229,6 +229,7 @@ TEST_F(MetricsLogTest, TextsFitALine) {
   EXPECT_EQ(quoted("abcdef", 7), R"("ab"...)");
   EXPECT_EQ(quoted("a\u00e9\u00e9\u00e9", 8), "\"a\u00e9\"...");
   EXPECT_EQ(quoted("\x1b[2J", 40), R"("\u001b[2J")");
+  EXPECT_EQ(quoted("\xc2\x9b\x32J\xc3\xa9", 40), "\"\\u009b2J\u00e9\"");
   SampleRow row{.step = 1, .index = 0, .prompt = "", .text = {}, .finish = "length", .tokens = 1};
   row.prompt = row.text = std::string(1 << 20, '\x01');
   EXPECT_LT(json_line(row).size(), std::size_t{1} << 20);

@@ -382,8 +382,10 @@ namespace {
 /// A deck may be made before what it names; then whoever checks it wants to know.
 void say_missing(const deck::Deck& deck) {
   const deck::DataKeys& data = deck.data;
-  std::vector<std::pair<const char*, std::string>> files{{"data.train", data.train},
-                                                         {"data.valid", data.valid}};
+  std::vector<std::pair<const char*, std::string>> files{
+      {"data.train", data.train},
+      {"data.valid", data.valid},
+      {"training.samples.prompts", deck.training.samples.prompts}};
   for (const std::string& file : data.files) files.emplace_back("data.files", file);
   std::error_code none;
   for (const auto& [key, file] : files)

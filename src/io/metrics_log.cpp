@@ -128,7 +128,14 @@ std::string json_line(const EvaluationRow& row) {
 
 std::string quoted(std::string_view text, std::size_t columns) {
   const auto quote = [](std::string_view part) {
-    return ordered_json(part).dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+    std::string json =
+        ordered_json(part).dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+    // JSON keeps U+0080 to U+009F, which terminals may obey.
+    for (std::size_t at = json.find('\xC2'); at != std::string::npos;
+         at = json.find('\xC2', at + 1))
+      if (const auto code = std::uint8_t(json[at + 1]); code < 0xA0)
+        json.replace(at, 2, fmt::format("\\u{:04x}", code));
+    return json;
   };
   if (text.size() <= columns)
     if (std::string all = quote(text); all.size() <= columns) return all;
