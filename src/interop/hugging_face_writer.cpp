@@ -56,7 +56,6 @@ struct HuggingFaceWriter::Impl {
   model::Config config;
   Dtype dtype;
   HuggingFaceLayout layout, adapter;
-  /// By the tensor that their term belongs to, of experts by the parameter.
   std::map<std::string, Factors> factors;
   std::vector<std::vector<NewTensor>> files;
   std::map<std::string, std::vector<Section>> sections;  ///< by tensor, in its order
@@ -119,7 +118,6 @@ MergeSums HuggingFaceWriter::Impl::write(TensorWriter& file, const NewTensor& te
                                          const FillSlabs& fill) const {
   const std::vector<Section>& parts = sections.at(tensor.name);
   std::optional<AdapterTerm> term;
-  // Factors of experts are those of all experts' weight.
   const model::Parameter& first = parts.front().placed->parameter;
   const std::string& of = first.expert_dim < 0 ? tensor.name : first.name;
   if (const auto found = factors.find(of); found != factors.end())
@@ -195,12 +193,6 @@ HuggingFaceWriter::HuggingFaceWriter(fs::path directory, const model::Config& co
   impl_->layout = hugging_face_layout(config);
   impl_->adapter = adapter_layout(config);
   impl_->factors = factors(impl_->adapter);
-  for (const Placed& placed : impl_->adapter.parameters) {
-    const std::string& name = placed.parameter.name;
-    if (placed.parameter.expert_dim < 0) continue;
-    Factors& both = impl_->factors[name.substr(0, name.rfind('.')) + ".weight"];
-    (placed.parameter.id.part == model::Part::lora_a ? both.a : both.b) = &placed;
-  }
   impl_->find_sections();
   impl_->set_dtypes(own);
   impl_->divide(max_file_bytes);

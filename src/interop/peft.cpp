@@ -217,9 +217,10 @@ std::vector<model::Adapter::Target> targets_in(const json& config, const std::st
   const HuggingFaceLayout layout = adapter_layout(model);
   for (const auto& [weight, both] : factors(layout)) {
     const std::string_view parameter = parameter_of(both.a->parameter.id.module);
+    const std::string& tensor = both.a->runs.front().tensor;
     const std::string module =
         parameter.empty() ? weight.substr(0, weight.rfind('.'))
-                          : weight.substr(0, weight.rfind("mlp.experts")).append(parameter);
+                          : tensor.substr(0, tensor.rfind("mlp.experts")).append(parameter);
     const json own_rank = ranks.of(module), own_alpha = alphas.of(module);
     const model::Adapter::Target here{
         .module = both.a->parameter.id.module,
@@ -371,9 +372,11 @@ std::map<std::string, Factors> factors(const HuggingFaceLayout& layout) {
   std::map<std::string, Factors> all;
   for (const Placed& placed : layout.parameters) {
     if (!placed.parameter.id.is_adapter()) continue;
-    const std::string& tensor = placed.runs.front().tensor;
-    const std::size_t begin = peft_prefix.size();
-    Factors& both = all[tensor.substr(begin, tensor.size() - begin - end.size()) + ".weight"];
+    const bool of_experts = placed.parameter.expert_dim >= 0;
+    const std::string& name = of_experts ? placed.parameter.name : placed.runs.front().tensor;
+    const std::size_t begin = of_experts ? 0 : peft_prefix.size(),
+                      until = of_experts ? name.rfind('.') : name.size() - end.size();
+    Factors& both = all[name.substr(begin, until - begin) + ".weight"];
     (placed.parameter.id.part == model::Part::lora_a ? both.a : both.b) = &placed;
   }
   return all;

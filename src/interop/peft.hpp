@@ -27,7 +27,7 @@ std::filesystem::path adapter_file(const std::filesystem::path& directory,
 struct Factors {
   const Placed *a = nullptr, *b = nullptr;
 };
-/// Factors by the tensor of their linear layer's weight.
+/// Factors by the tensor of their linear layer's weight; experts' by the parameter of all experts.
 /// @param layout  outlives them
 std::map<std::string, Factors> factors(const HuggingFaceLayout& layout);
 
