@@ -44,6 +44,12 @@ json slab_json(const engine::Slab& slab) {
   return array;
 }
 
+json slabs_json(const std::vector<engine::Slab>& slabs) {
+  json all = json::array();
+  for (const engine::Slab& slab : slabs) all.push_back(slab_json(slab));
+  return all;
+}
+
 model::Precision stored_as(const std::string& name) {
   if (name == "bf16") return model::Precision::bf16;
   if (name == "fp16") return model::Precision::fp16;
@@ -257,11 +263,7 @@ std::string constants_file_name(int index) {
 }
 
 std::string slabs_text(const std::vector<engine::Slab>& slabs) {
-  return storing("a slab", [&] {
-    json all = json::array();
-    for (const engine::Slab& slab : slabs) all.push_back(slab_json(slab));
-    return all.dump();
-  });
+  return storing("a slab", [&] { return slabs_json(slabs).dump(); });
 }
 
 std::vector<engine::Slab> parse_slabs(std::string_view text) {
@@ -278,7 +280,7 @@ std::string entry_text(const std::string& name, const Digest& digest,
     return json{{"name", name},
                 {"bytes", digest.bytes},
                 {"xxh3_128", digest.hash},
-                {"slabs", json::parse(slabs_text(slabs))}}
+                {"slabs", slabs_json(slabs)}}
         .dump();
   });
 }
