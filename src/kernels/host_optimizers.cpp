@@ -98,35 +98,21 @@ void update_blocks(const Update& update, const double* squares, const UpdatedEle
   });
 }
 
-template <class Rule>
-void update_by(const Update& update, const double* squares, const UpdatedElements& elements) {
-  std::visit([&](auto* rounded) { update_elements<Rule>(update, squares, elements, rounded); },
-             elements.rounded);
-}
-
-template <class Rule>
-void update_blocks_by(const Update& update, const double* squares,
-                      const UpdatedElements& elements) {
-  promise(elements.count % quantized_block == 0, Rule::name, "elements must be whole blocks");
-  std::visit([&](auto* rounded) { update_blocks<Rule>(update, squares, elements, rounded); },
-             elements.rounded);
-}
-
-struct Kernels {
+struct Launch {
   template <class Rule>
-  UpdateKernel of_elements() const {
-    return &update_by<Rule>;
+  static void elements(const auto&... arguments) {
+    update_elements<Rule>(arguments...);
   }
   template <class Rule>
-  UpdateKernel of_blocks() const {
-    return &update_blocks_by<Rule>;
+  static void blocks(const auto&... arguments) {
+    update_blocks<Rule>(arguments...);
   }
 };
 
 }  // namespace
 
 UpdateKernel host_update_kernel(std::string_view optimizer, Moments moments) {
-  return AllUpdateRules::find(optimizer, moments, Kernels());
+  return AllUpdateRules::find<Launch>(optimizer, moments);
 }
 
 UpdateKernels update_kernels(std::string_view optimizer, Moments moments) {

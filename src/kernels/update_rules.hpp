@@ -6,9 +6,11 @@
 #include <cmath>
 #include <concepts>
 #include <cstdint>
-#include <type_traits>
+#include <string_view>
+#include <variant>
 
 #include "kernels/muon.hpp"
+#include "kernels/promises.hpp"
 
 namespace brume::kernels {
 
@@ -23,7 +25,7 @@ constexpr std::uint32_t drawn(std::int64_t number, std::uint32_t key) {
   return x ^ x >> 16;
 }
 
-/// Key of what is drawn for an update of a field of state.
+/// Key of the draws for an update of a field of state.
 constexpr std::uint32_t field_key(const Update& update, std::uint32_t index) {
   return drawn(std::int64_t(update.t) * most_state_fields + index, 0);
 }
@@ -220,30 +222,42 @@ struct BlockedField {
 /// One list of all optimizers that update element by element.
 template <template <class> class... Rule>
 struct UpdateRules {
-  /// @return  kernel.of_elements<R<Moment>>() of the rule R with this name, or
-  ///          kernel.of_blocks<R<float>>(); null if there is none
-  template <class Kernel>
-  static UpdateKernel find(std::string_view name, Moments moments, Kernel kernel) {
+  /// @return  Launch::elements<R<Moment>>(update, squares, elements, rounded) of the rule R with
+  /// this
+  ///          name, or Launch::blocks<R<float>>; null if there is none
+  template <class Launch>
+  static UpdateKernel find(std::string_view name, Moments moments) {
+    UpdateKernel found = nullptr;
+    const auto choose = [&](const char* rule, UpdateKernel kernel) {
+      if (rule == name) found = kernel;
+    };
     switch (moments) {
       case Moments::fp32:
-        return find_in<Rule<float>...>(
-            name, [&]<class R>(std::type_identity<R>) { return kernel.template of_elements<R>(); });
+        (choose(Rule<float>::name, &of_elements<Launch, Rule<float>>), ...);
+        break;
       case Moments::bf16:
-        return find_in<Rule<bfloat16>...>(
-            name, [&]<class R>(std::type_identity<R>) { return kernel.template of_elements<R>(); });
-      case Moments::fp8:
-        return find_in<Rule<float>...>(
-            name, [&]<class R>(std::type_identity<R>) { return kernel.template of_blocks<R>(); });
+        (choose(Rule<bfloat16>::name, &of_elements<Launch, Rule<bfloat16>>), ...);
+        break;
+      case Moments::fp8: (choose(Rule<float>::name, &of_blocks<Launch, Rule<float>>), ...); break;
     }
-    return nullptr;
+    return found;
   }
 
  private:
-  template <class... R, class Kernel>
-  static UpdateKernel find_in(std::string_view name, Kernel kernel) {
-    UpdateKernel found = nullptr;
-    ((found = R::name == name ? kernel(std::type_identity<R>()) : found), ...);
-    return found;
+  template <class Launch, class R>
+  static void of_elements(const Update& update, const double* squares,
+                          const UpdatedElements& elements) {
+    std::visit(
+        [&](auto* rounded) { Launch::template elements<R>(update, squares, elements, rounded); },
+        elements.rounded);
+  }
+  template <class Launch, class R>
+  static void of_blocks(const Update& update, const double* squares,
+                        const UpdatedElements& elements) {
+    promise(elements.count % quantized_block == 0, R::name, "elements must be whole blocks");
+    std::visit(
+        [&](auto* rounded) { Launch::template blocks<R>(update, squares, elements, rounded); },
+        elements.rounded);
   }
 };
 using AllUpdateRules = UpdateRules<AdamW, Lion, Sgd>;
