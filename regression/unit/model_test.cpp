@@ -431,7 +431,7 @@ TEST(Model, QuantizedPiecesAreWholeBlocks) {
     }
 }
 
-// What comes before dense_elements is summed over ranks that divide experts.
+// Gradients before dense_elements are summed over ranks that divide experts.
 TEST(Model, ExpertsComeBehindAllElse) {
   for (int i = 0; i < 24; ++i) {
     std::mt19937 random(unsigned(i) + 3);
@@ -490,7 +490,7 @@ TEST(Model, TensorParallelismCutsBetweenQuantizedBlocks) {
   m.moments = Moments::fp8;
   EXPECT_EQ(quantization_fault(m, 2), "");
   EXPECT_NE(quantization_fault(m, 4).find("between blocks of moments of 64"), std::string::npos);
-  // Also where the layer that has the most is not cut so.
+  // The layer with most trained elements is not the only one that counts.
   m.frozen_parameters.clear();
   freeze(m, [](const Parameter& one) {
     return one.name.find("layers.0.attention") != std::string::npos ||

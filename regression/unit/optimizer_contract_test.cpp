@@ -70,7 +70,7 @@ TEST_P(Optimizers, WithMomentsOf16BitsTrainLikeOnOneRank) {
   expect_contract(made, 2e-4, 3e-3);  // 48 trials differed by 5.5e-5 and 9.0e-4 at most
 }
 
-/// What a plan has trained after some steps.
+/// The losses and the state that a plan has trained after some steps.
 struct Outcome {
   test::Trained trained;
   test::State state;

@@ -512,7 +512,7 @@ TEST(AdapterNames, ExpertsAreStacked) {
   const json config = json_of(out / "adapter_config.json");
   EXPECT_EQ(config.at("target_parameters"),
             json({"mlp.experts.down_proj", "mlp.experts.gate_up_proj"}));
-  // Of B [outputs, rank experts] the expert is the fastest.
+  // The expert is the fastest index of B [outputs, rank experts].
   const std::string inner = "base_model.model.model.layers.0.mlp.experts.base_layer.lora_B.weight";
   const TensorFile file(out / "adapter_model.safetensors");
   const std::vector<float>& ours = values.at("layers.0.mlp.experts.in.lora_b");

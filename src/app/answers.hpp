@@ -65,7 +65,7 @@ struct OpenAnswer {
   double log_probability = 0.0;
 };
 
-/// What is told of answers.
+/// Calls that tell of answers.
 struct AnswerCalls {
   /// The text of a finished one, for rank 0. On a rank of the copy.
   std::function<std::string(const OpenAnswer&, const char* finish)> text_of;

@@ -32,7 +32,7 @@ namespace {
 using schedule::Buffer;
 using schedule::Content;
 
-/// Where a field of elements [first, first + elements) of a block is: in memory or on disk.
+/// Place of a field of elements [first, first + elements) of a block, in memory or on disk.
 struct Range {
   model::StateField field;
   std::int64_t first, elements;
