@@ -172,6 +172,16 @@ struct DataKeys {
 
 inline constexpr std::size_t most_groups = 4;  ///< largest number of groups
 
+/// A level of the network above nodes: rails, leaves, pods.
+struct LevelKeys {
+  int nodes = 1;  ///< number in each unit, one after the other
+  double oversubscription =
+      1.0;             ///< bandwidth of a unit's nodes together, over that to other units
+  double hop_s = 0.0;  ///< time of a hop between units, beyond one between nodes
+
+  bool operator==(const LevelKeys&) const = default;
+};
+
 /// Nodes that are alike.
 struct GroupKeys {
   std::string name;  ///< empty where there is one group only

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "deck/deck.hpp"
 #include "deck/schema.hpp"
 
 namespace brume::deck {
@@ -32,6 +33,10 @@ struct MachineKeys {
 };
 
 const Schema<MachineKeys>& machine_schema();
+
+const Schema<LevelKeys>& level_schema();
+/// @throws Error(input) unless each level has a multiple of the nodes of the one before
+void check_levels(const std::vector<LevelKeys>& levels, const std::string& where);
 
 /// @throws Error(input)
 MachineKeys load_machine(const std::string& name);

@@ -172,7 +172,8 @@ struct Profile {
   std::vector<TransferRow> transfers;
   std::vector<NetworkRow> networks;
   std::vector<SlowPair> slow_pairs;
-  std::vector<std::string> hosts;  ///< nodes of the slow pairs, in order; none: any
+  std::vector<deck::LevelKeys> levels;  ///< network levels; all else is of nodes in one unit
+  std::vector<std::string> hosts;       ///< nodes of the slow pairs, in order; none: any
   /// The matrix a, row by row.
   std::vector<double> interference = std::vector<double>(num_resources * num_resources, 0.0);
   std::vector<GroupInterference> group_interference;
@@ -221,6 +222,34 @@ Time operator_time(const Profile& profile, const std::string& kind,
                    std::span<const std::int64_t> dims, bool backward, double flops, double bytes,
                    double speed = 1.0);
 
+/// Transfers over levels of the network, against those between nodes of one unit.
+struct Climb {
+  double congestion = 1.0;  ///< the busiest level takes as long as that many times the bytes
+  double hops_s = 0.0;      ///< hops of a passage of the ring or the tree, or of a message
+
+  auto operator<=>(const Climb&) const = default;
+};
+
+/// Nodes of a group, of which a collective may use some only.
+struct NodeSpan {
+  int nodes = 1;   ///< nodes of the group
+  int extent = 1;  ///< nodes from the first to the last, begun at a multiple of it
+};
+
+/// Climb of a collective's ring, of all groups of these nodes at once. It leaves a unit of m nodes
+/// if the extent is above m, or does not divide m. Of the extent e and n nodes of a group, e / n
+/// groups leave a unit together, each once:
+///
+///   congestion = oversubscription min(e / (n m), 1), at least 1,
+///
+/// and twice as many may if m does not divide e: then two extents may meet in a unit. The hops are
+/// those of a tree over the units. In an all-to-all n is 1, because each rank sends its part to
+/// each other one, and the share of the ranks that are in other units counts.
+Climb climb(const Profile& profile, NodeSpan span, bool all_to_all = false);
+
+/// Climb of a message between two nodes, when `senders` neighbouring nodes send at once.
+Climb climb(const Profile& profile, int from, int to, int senders);
+
 /// Time of a collective over a group, or of a message: linear between measured sizes, latency below
 /// the smallest, bandwidth of the last two above the largest; a group shape that was not measured
 /// takes the ring formula from the nearest one. Without measured sizes, the line of the nearest
@@ -235,9 +264,13 @@ Time operator_time(const Profile& profile, const std::string& kind,
 /// ranks_per_node.
 ///
 /// @source  NCCL's own model of its algorithms (src/graph/tuning.cc)
+/// @param   climb  of a group over levels of the network
 /// @throws Error(input) when a group of several ranks finds no link at all
-double link_time(const Profile& profile, LinkKind kind, int nodes, int ranks_per_node,
-                 double bytes);
+double link_time(const Profile& profile, LinkKind kind, int nodes, int ranks_per_node, double bytes,
+                 const Climb& climb = {});
+
+/// Levels of the group's keys, where it has some, instead of the profile's.
+void set_levels(Profile& profile, const deck::GroupKeys& group);
 
 /// The slowest of the slow pairs among some nodes; null: none.
 /// @param nodes  of the group, in rising order

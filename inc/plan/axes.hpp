@@ -44,6 +44,16 @@ class Mesh {
     return ranks;
   }
 
+  /// Number of neighbouring ranks among which a group lies.
+  N extent(AxisSet axes) const {
+    N within = 1, found = 1;
+    for (const Side& side : sides_) {
+      within = within * side.size;
+      if (axes.contains(side.axis)) found = within;
+    }
+    return found;
+  }
+
   /// Spread of a group over nodes that the ranks fill in order.
   ///
   /// @param devices_per_node  divides a product of the first sizes, or is a multiple of it

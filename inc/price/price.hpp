@@ -54,6 +54,11 @@ inline constexpr int all_runs = -1;
 double segment_s(const model::Config& model, const hardware::Profile& profile,
                  model::SegmentKind kind, Pass pass, const model::Split& split, int run = all_runs);
 
+/// Seconds of one layer's attention to kept keys, a part of the forward of its segment.
+/// @param model  Config::generates(), whose seq_len is the keys that a token sees
+double cached_attention_s(const model::Config& model, const hardware::Profile& profile,
+                          model::SegmentKind kind, const model::Split& split);
+
 /// Seconds of the optimizer step over `elements` parameters on one rank; of whole matrices those of
 /// making the directions.
 double optimizer_s(const model::Config& model, const hardware::Profile& profile, double elements,
@@ -105,6 +110,7 @@ struct Ranks {
   int nodes = 1;
   int per_node = 1;
   double times = 1.0;  ///< slowdown against most node pairs, see times_as_long
+  int extent = 1;      ///< nodes from the first to the last
 
   auto operator<=>(const Ranks&) const = default;
 };
@@ -129,6 +135,7 @@ enum class Collective {
   reduce_scatter,
   all_gather,
   all_to_all  ///< each rank sends as many bytes as in an all-gather's ring, whose price it has
+              ///< between nodes of one unit
 };
 
 /// Seconds of a collective; 0 for a single rank.
@@ -138,14 +145,16 @@ double collective_s(const hardware::Profile& profile, Collective collective, Ran
 
 /// Seconds of a message between two ranks of a group.
 /// @param leaves_node  whether the two are on different nodes
-double send_s(const hardware::Profile& profile, bool leaves_node, double bytes);
+double send_s(const hardware::Profile& profile, bool leaves_node, double bytes,
+              const hardware::Climb& climb = {});
 
 /// The two ends of a message between ranks of a plan.
 struct Ends {
   int group = 0;  ///< group of the machine of the task's rank
   int peer_group = 0;
-  bool leaves_node = false;  ///< leaves the node, within a group
-  double times = 1.0;        ///< slowdown against most node pairs, see times_as_long
+  bool leaves_node = false;    ///< leaves the node, within a group
+  double times = 1.0;          ///< slowdown against most node pairs, see times_as_long
+  hardware::Climb climb = {};  ///< all nodes of the sender's stage send at once
 
   auto operator<=>(const Ends&) const = default;
 };

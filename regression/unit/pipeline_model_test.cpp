@@ -86,6 +86,28 @@ TEST(PipelineModelOfClusters, AnalyzerIsWithinFivePercentOfTheSimulation) {
   EXPECT_LE(analyzed.back(), 0.05);
 }
 
+// Units of two nodes and of four, whose links have a twentieth of the bandwidth of their nodes.
+TEST(PipelineModelOverLevels, AnalyzerIsCloseToTheSimulation) {
+  constexpr int most_devices = 32, plans = 12;
+  test::ClusterPlans samples(11);
+  int slower = 0;
+  for (int i = 0; i < plans;) {
+    test::ClusterPlan sample = samples.next(most_devices);
+    if (sample.cluster.nodes() < 4) continue;
+    SCOPED_TRACE(++i);
+    const double flat_s = analyzed_s(sample);
+    hardware::Profile profile = sample.machine.profile(0);
+    profile.levels = {{.nodes = 2, .oversubscription = 20.0, .hop_s = 1e-5},
+                      {.nodes = 4, .oversubscription = 40.0, .hop_s = 1e-5}};
+    sample.machine = hardware::Machine(profile);
+    const double analyzed = analyzed_s(sample), right_s = simulated_s(sample);
+    EXPECT_LE(off(analyzed, right_s), 0.08);
+    EXPECT_LE(off(steady_s(sample), right_s), 0.03);
+    slower += analyzed > 1.05 * flat_s;
+  }
+  EXPECT_GE(slower, plans / 2);
+}
+
 // The median is off by 1.4 %, nine of ten by at most 7.6 %, the worst by 20 %: more than the closed
 // forms of 1F1B.
 TEST(PipelineModelOfSplitBackwards, AnalyzerIsCloseToTheSimulation) {

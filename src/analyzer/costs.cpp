@@ -30,17 +30,6 @@ const char* word(Pass pass) {
   return "";
 }
 
-/// Whether a message between neighbouring stages of this mesh leaves the node. Stages that fill
-/// their node always have their neighbour on another one.
-bool leaves_node(const Profile& profile, double nodes, double ranks_per_node) {
-  return nodes > 1 || ranks_per_node >= profile.key.ranks_per_node;
-}
-
-double send_s(const Profile& profile, double nodes, double ranks_per_node, double bytes) {
-  const bool leaves = leaves_node(profile, nodes, ranks_per_node);
-  return price::send_s(profile, leaves, bytes);
-}
-
 /// Hash and equality that look arguments up without copying them.
 struct OfArguments {
   using is_transparent = void;
@@ -89,8 +78,8 @@ Costs::Costs(const model::Config& model, const hardware::Machine& machine, Stage
   using enum price::Collective;
   const auto collective_s = [p = profile_, role](price::Collective collective, Arguments x) {
     const int nodes = whole(x[0]);
-    return price::collective_s(*p, collective, {nodes, whole(x[1]), nodes > 1 ? role.times : 1.0},
-                               x[2]);
+    return price::collective_s(
+        *p, collective, {nodes, whole(x[1]), nodes > 1 ? role.times : 1.0, whole(x[2])}, x[3]);
   };
   const auto collective = [&](const char* name, price::Collective which) {
     return priced(name, [=](Arguments x) { return collective_s(which, x); });
@@ -105,10 +94,9 @@ Costs::Costs(const model::Config& model, const hardware::Machine& machine, Stage
                   collective("reduce_scatter", reduce_scatter),
                   collective("all_gather", all_gather), collective("all_to_all", all_to_all)};
   gradient_reduction_ = priced("reduce_gradients", [=](Arguments x) {
-    const bool shards = plan::sharded(x[3], x[0] * x[1]).optimizer > 0.0;
+    const bool shards = plan::sharded(x[4], x[0] * x[1]).optimizer > 0.0;
     return collective_s(shards ? reduce_scatter : all_reduce, x);
   });
-  send_ = priced("send", [p = profile_](Arguments x) { return send_s(*p, x[0], x[1], x[2]); });
   world_all_reduce_ = priced("all_reduce_world", [p = profile_, role](Arguments x) {
     price::Ranks ranks = price::world_ranks(*p, whole(x[0]));
     ranks.times = role.world_times;
@@ -179,10 +167,16 @@ Expr Costs::host_update(const Expr& elements) const {
   return role_.host_update ? Expr::call(host_update_, {elements}) : Expr(0.0);
 }
 
+/// Nodes from the first to the last that a group is on.
+Expr Costs::extent_nodes(const plan::Mesh<Expr>& mesh, model::AxisSet axes) const {
+  return max(mesh.extent(axes) / v_.m, 1.0);
+}
+
 Expr Costs::collective(price::Collective which, model::AxisSet axes, const Expr& bytes) const {
   const plan::Mesh<Expr>& mesh = axes.contains(model::Axis::cp) ? sequences_ : weights_;
   const auto [nodes, per_node] = mesh.spread(axes, v_.m);
-  return Expr::call(collectives_[std::size_t(which)], {nodes, per_node, bytes});
+  return Expr::call(collectives_[std::size_t(which)],
+                    {nodes, per_node, extent_nodes(mesh, axes), bytes});
 }
 
 Expr Costs::of_stream(price::Collective which, model::SegmentKind kind) const {
@@ -203,7 +197,8 @@ Expr Costs::dense_reduction(const Expr& bytes) const {
 }
 
 Expr Costs::gradient_reduction(const Expr& bytes) const {
-  return Expr::call(gradient_reduction_, {shards_.nodes, shards_.per_node, bytes, v_.z});
+  return Expr::call(gradient_reduction_, {shards_.nodes, shards_.per_node,
+                                          extent_nodes(weights_, model::Axis::shard), bytes, v_.z});
 }
 
 Expr Costs::replica_reduction(const Expr& bytes) const {
@@ -215,8 +210,6 @@ Expr Costs::weight_gather(const Expr& bytes) const {
   return collective(price::Collective::all_gather, model::Axis::shard,
                     bytes * v_.sharded().optimizer);
 }
-
-Expr Costs::send(const Expr& bytes) const { return Expr::call(send_, {v_.n, v_.m, bytes}); }
 
 Expr Costs::world_all_reduce(const Expr& bytes) const {
   return Expr::call(world_all_reduce_, {v_.S * v_.n * v_.m, bytes});

@@ -85,7 +85,6 @@ class Costs {
   /// An all-reduce over replicas of the shards of so many bytes.
   Expr replica_reduction(const Expr& bytes) const;
   Expr weight_gather(const Expr& bytes) const;  ///< over those that shard a replica, with ZeRO
-  Expr send(const Expr& bytes) const;           ///< to the next stage, in the same group
   Expr world_all_reduce(const Expr& bytes) const;
   Expr copy_in(const Expr& bytes) const;
   Expr copy_out(const Expr& bytes) const;
@@ -105,6 +104,8 @@ class Costs {
   Expr compute_share(Transfer transfer, const Expr& compute_s, const Expr& collectives_s) const;
 
  private:
+  Expr extent_nodes(const plan::Mesh<Expr>& mesh, model::AxisSet axes) const;
+
   std::shared_ptr<const model::Config> model_;
   std::shared_ptr<const hardware::Machine> machine_;
   std::shared_ptr<const hardware::Profile> profile_;  ///< of the role's group, a part of it
@@ -112,7 +113,7 @@ class Costs {
   Variables v_;
   plan::Mesh<Expr> weights_, sequences_;
   plan::Spread<Expr> shards_;  ///< of the ranks that shard a replica
-  std::shared_ptr<const symbolic::Function> optimizer_, host_update_, gradient_reduction_, send_,
+  std::shared_ptr<const symbolic::Function> optimizer_, host_update_, gradient_reduction_,
       world_all_reduce_, copy_in_, copy_out_, disk_read_, disk_write_, copy_, clear_or_add_, norm_,
       overlapped_;
   std::array<std::shared_ptr<const symbolic::Function>, 4> collectives_;    ///< [Collective]

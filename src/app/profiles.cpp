@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "base/error.hpp"
 #include "base/log.hpp"
@@ -151,7 +152,9 @@ hardware::Machine obtain_machine(comm::Communicator& world, int ranks_per_node,
     comm::together(world, [&] { machine = hardware::load_machine(deck.cluster); });
     leave_out_other_nodes(world, ranks_per_node, *machine);
   } else {
-    machine = find_profile(world, ranks_per_node, deck, model, longest_s);
+    hardware::Profile profile = find_profile(world, ranks_per_node, deck, model, longest_s);
+    hardware::set_levels(profile, deck.cluster.all_groups()[0]);
+    machine = std::move(profile);
   }
   if (world.rank() == 0) say_stand_ins(*machine);
   return *machine;

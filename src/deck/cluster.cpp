@@ -19,6 +19,40 @@ constexpr const char* host_memory_help =
     "CPU memory per node for offloading; checkpoint copies use the rest; default on this machine: "
     "a third of installed memory";
 
+}  // namespace
+
+const Schema<LevelKeys>& level_schema() {
+  static const auto schema = [] {
+    return Schema<LevelKeys>()
+        .key("nodes", &LevelKeys::nodes,
+             {.help = "nodes of a unit, numbered one after the other",
+              .required = true,
+              .min = 1,
+              .max = 100000})
+        .key("oversubscription", &LevelKeys::oversubscription,
+             {.help = "bandwidth of a unit's nodes together, over that to other units",
+              .min = 1,
+              .max = 1000})
+        .key("hop_s", &LevelKeys::hop_s,
+             {.unit = "s",
+              .help = "hop between units, in addition to one between nodes",
+              .min = 0,
+              .max = 1});
+  }();
+  return schema;
+}
+
+void check_levels(const std::vector<LevelKeys>& levels, const std::string& where) {
+  for (std::size_t i = 1; i < levels.size(); ++i)
+    require(levels[i].nodes > levels[i - 1].nodes && levels[i].nodes % levels[i - 1].nodes == 0,
+            Failure::input,
+            "{}: each of the levels must have a multiple of the nodes of the one before, found {} "
+            "after {}",
+            where, levels[i].nodes, levels[i - 1].nodes);
+}
+
+namespace {
+
 /// The keys of a group; `required`: none of them may be left out.
 template <typename T>
 Schema<T>& add_group_keys(Schema<T>& schema, bool required) {
@@ -61,7 +95,9 @@ Schema<T>& add_group_keys(Schema<T>& schema, bool required) {
             .if_given = true})
       .key("network", member(&GroupKeys::network),
            {.help = "shipped network between nodes, for example 8x400g, instead of the machine's",
-            .if_given = true});
+            .if_given = true})
+      .tables("levels", member(&GroupKeys::levels), level_schema(),
+              "Levels of the network between nodes, the smallest units first");
 }
 
 const Schema<GroupKeys>& group_schema() {
@@ -158,9 +194,11 @@ void set_machine_keys(Document& document) {
 
 void check_cluster(const ClusterKeys& cluster, const Document& document, bool mist) {
   const Checker check(document);
-  for (const GroupKeys& group : cluster.all_groups())
+  for (const GroupKeys& group : cluster.all_groups()) {
     check(group.network.empty() || !group.machine.empty(), "cluster",
           "has a network but no machine that it would belong to");
+    check_levels(group.levels, document.where("cluster"));
+  }
   if (cluster.groups.empty()) return check_single_group(cluster, document);
   check(cluster.nodes == 1 && cluster.devices_per_node == 1, "cluster.groups",
         "have nodes and devices_per_node of their own: leave those of [cluster] out");
@@ -169,6 +207,7 @@ void check_cluster(const ClusterKeys& cluster, const Document& document, bool mi
   check(cluster.profile.empty(), "cluster.profile", "belongs into each of [[cluster.groups]]");
   check(cluster.machine.empty(), "cluster.machine", "belongs into each of [[cluster.groups]]");
   check(cluster.network.empty(), "cluster.network", "belongs into each of [[cluster.groups]]");
+  check(cluster.levels.empty(), "cluster.levels", "belong into each of [[cluster.groups]]");
   check(cluster.disk_gib == 0.0, "cluster.disk_gib", "belongs into each of [[cluster.groups]]");
   check(cluster.scratch.empty(), "cluster.scratch", "belongs into each of [[cluster.groups]]");
   if (cluster.groups.size() == 1) return;

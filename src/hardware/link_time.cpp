@@ -218,10 +218,15 @@ std::vector<std::string> stand_ins(const Profile& profile) {
   return lines;
 }
 
-double link_time(const Profile& profile, LinkKind kind, int nodes, int ranks_per_node,
-                 double bytes) {
+double link_time(const Profile& profile, LinkKind kind, int nodes, int ranks_per_node, double bytes,
+                 const Climb& climb) {
   const Shape wanted{nodes, ranks_per_node};
   if (wanted.ranks() < 2 || bytes <= 0.0) return 0.0;
+  if (climb != Climb()) {
+    const double passages = std::max(rounds_of(kind), 1.0);
+    return link_time(profile, kind, nodes, ranks_per_node, climb.congestion * bytes) +
+           passages * climb.hops_s;
+  }
   if (!has_links(profile, kind)) {
     if (has_lines(profile)) return link_line_s(profile, kind, wanted, bytes);
     if (!profile.networks.empty()) return network_s(profile, kind, wanted, bytes);

@@ -83,9 +83,11 @@ Cluster usable(Cluster cluster, const Machine& machine) {
 
 Machine load_machine(const deck::ClusterKeys& keys) {
   std::vector<Profile> profiles;
-  for (const deck::GroupKeys& group : keys.all_groups())
+  for (const deck::GroupKeys& group : keys.all_groups()) {
     profiles.push_back(group.profile.empty() ? machine_profile(group)
                                              : load_profile(group.profile));
+    set_levels(profiles.back(), group);
+  }
   return Machine(cluster(keys), std::move(profiles), keys.links);
 }
 

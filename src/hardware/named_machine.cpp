@@ -9,6 +9,7 @@ namespace {
 /// A network's file: a row, and where its numbers come from.
 struct NetworkFile : NetworkRow {
   std::string origin;
+  std::vector<deck::LevelKeys> levels;
 };
 
 const deck::Schema<NetworkFile>& network_file_schema() {
@@ -33,7 +34,9 @@ const deck::Schema<NetworkFile>& network_file_schema() {
         .key("start_s", static_cast<double NetworkFile::*>(&NetworkRow::start_s),
              {.unit = "s", .help = "start of a collective or message", .min = 0, .max = 1})
         .key("hop_s", static_cast<double NetworkFile::*>(&NetworkRow::hop_s),
-             {.unit = "s", .help = "hop to the next rank", .min = 0, .max = 1});
+             {.unit = "s", .help = "hop to the next rank", .min = 0, .max = 1})
+        .tables("levels", &NetworkFile::levels, deck::level_schema(),
+                "Levels of a network between nodes, the smallest units first");
   }();
   return schema;
 }
@@ -45,6 +48,9 @@ NetworkFile load_network(const std::string& name, const char* span) {
           "{}: joins the {}, and is named where the {} are joined", path,
           file.span == "node" ? "devices of a node" : "nodes of a cluster",
           std::string(span) == "node" ? "devices of a node" : "nodes of a cluster");
+  require(file.levels.empty() || file.span == "cluster", Failure::input,
+          "{}: has levels, which networks between nodes have", path);
+  deck::check_levels(file.levels, path);
   return file;
 }
 
@@ -69,6 +75,7 @@ Profile machine_profile(const deck::GroupKeys& group) {
   const NetworkFile within_node = load_network(machine.fabric, "node");
   const NetworkFile within_cluster = load_network(between, "cluster");
   profile.networks = {within_node, within_cluster};
+  profile.levels = within_cluster.levels;
   profile.file = group.machine;
   profile.origin = machine.device + ": " + profile.origin;
   profile.origins.transfers += "; " + machine.fabric + ": " + within_node.origin + "; " + between +

@@ -183,6 +183,7 @@ void check_sizes(const Profile& profile, const std::string& path) {
   require(profile.slowdowns.empty() || profile.slowdowns.size() == num_slowdowns, Failure::input,
           "{}: slowdowns need {} numbers or none, found {}", path, num_slowdowns,
           profile.slowdowns.size());
+  deck::check_levels(profile.levels, path);
 }
 
 const deck::Schema<Profile>& profile_schema() {
@@ -252,6 +253,7 @@ const deck::Schema<Profile>& profile_schema() {
         .tables("transfers", &Profile::transfers, transfer_schema(),
                 "transfers by rate and latency")
         .tables("networks", &Profile::networks, network_schema(), "networks by rate and hops")
+        .tables("levels", &Profile::levels, deck::level_schema(), "levels of the network")
         .tables("slow_pairs", &Profile::slow_pairs, slow_pair_schema(),
                 "node pairs with slower transfers than the rows above")
         .tables("group_interference", &Profile::group_interference, group_interference_schema(),

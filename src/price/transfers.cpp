@@ -62,13 +62,15 @@ double disk_write_s(const hardware::Profile& profile, double bytes) {
 }
 
 Ranks ranks(const plan::Stage& stage, model::AxisSet axes) {
-  const auto [nodes, per_node] = plan::mesh(stage, axes).spread(axes, stage.devices_per_node);
-  return {nodes, per_node};
+  const plan::Mesh<int> mesh = plan::mesh(stage, axes);
+  const auto [nodes, per_node] = mesh.spread(axes, stage.devices_per_node);
+  return {nodes, per_node, 1.0, std::max(1, mesh.extent(axes) / stage.devices_per_node)};
 }
 
 Ranks world_ranks(const hardware::Profile& profile, int devices) {
   const int per_node = std::max(1, std::min(devices, profile.key.ranks_per_node));
-  return {int(ceil_div(devices, per_node)), per_node};
+  const int nodes = int(ceil_div(devices, per_node));
+  return {nodes, per_node, 1.0, nodes};
 }
 
 plan::Node node_of(const plan::Plan& plan, const hardware::Machine& machine, int rank) {
@@ -97,29 +99,34 @@ double times_as_long(const plan::Plan& plan, const hardware::Machine& machine,
 
 double collective_s(const hardware::Profile& profile, Collective collective, Ranks ranks,
                     double bytes) {
-  return ranks.times *
-         hardware::link_time(profile, kind_of(collective), ranks.nodes, ranks.per_node, bytes);
+  const hardware::Climb climb =
+      hardware::climb(profile, {ranks.nodes, ranks.extent}, collective == Collective::all_to_all);
+  return ranks.times * hardware::link_time(profile, kind_of(collective), ranks.nodes,
+                                           ranks.per_node, bytes, climb);
 }
 
-double send_s(const hardware::Profile& profile, bool leaves_node, double bytes) {
+double send_s(const hardware::Profile& profile, bool leaves_node, double bytes,
+              const hardware::Climb& climb) {
   return hardware::link_time(profile, LinkKind::send, leaves_node ? 2 : 1, leaves_node ? 1 : 2,
-                             bytes);
+                             bytes, climb);
 }
 
 Ends ends(const plan::Plan& plan, const hardware::Machine& machine, int rank, int peer) {
   const plan::Node own = node_of(plan, machine, rank), other = node_of(plan, machine, peer);
   Ends ends{.group = own.group, .peer_group = other.group};
   ends.leaves_node = own.group == other.group && own.index != other.index;
-  if (ends.leaves_node)
-    ends.times = times_as_long(
-        machine.profile(own.group),
-        std::array{std::min(own.index, other.index), std::max(own.index, other.index)});
+  if (!ends.leaves_node) return ends;
+  const hardware::Profile& profile = machine.profile(own.group);
+  ends.times = times_as_long(
+      profile, std::array{std::min(own.index, other.index), std::max(own.index, other.index)});
+  ends.climb = hardware::climb(profile, own.index, other.index,
+                               plan.stages[plan::stage_index(plan, rank)].nodes);
   return ends;
 }
 
 double send_s(const hardware::Machine& machine, const Ends& ends, double bytes) {
   return ends.group == ends.peer_group
-             ? ends.times * send_s(machine.profile(ends.group), ends.leaves_node, bytes)
+             ? ends.times * send_s(machine.profile(ends.group), ends.leaves_node, bytes, ends.climb)
              : machine.crossing_s(ends.group, ends.peer_group, bytes);
 }
 

@@ -135,8 +135,9 @@ plan::Plan on_best_nodes(plan::Plan plan, const model::Config& model,
   const hardware::Profile& profile = machine.profile(0);
   const hardware::NodeGroup& group = cluster.groups[0];
   const int nodes = group.nodes;
-  if (cluster.num_groups() > 1 || profile.slow_pairs.empty() || nodes > most_ordered ||
-      profile.key.ranks_per_node != group.devices_per_node)
+  // The nodes of a level's unit stay together.
+  if (cluster.num_groups() > 1 || profile.slow_pairs.empty() || !profile.levels.empty() ||
+      nodes > most_ordered || profile.key.ranks_per_node != group.devices_per_node)
     return plan;
   try {
     const NodeOrders orders(profile, nodes,
