@@ -194,6 +194,8 @@ struct GroupKeys {
   std::string profile;            ///< empty: measured when needed and cached
   std::string machine;  ///< gives the keys above that are left out, and times to plan with
   std::string network;  ///< network between nodes; empty: the machine's own
+  std::vector<LevelKeys>
+      levels;  ///< levels of that network, the smallest units first; empty: its own
 };
 
 /// How devices of two groups reach each other.
@@ -279,12 +281,22 @@ struct OutputKeys {
 };
 
 /// One input deck. `schema()` is the one table of its keys.
+/// The answers that `plan --for generation` plans for.
+struct GenerationKeys {
+  int prompts = 1000;
+  int prompt_tokens = 0;       ///< mean; 0: a quarter of model.seq_len
+  int answer_tokens = 0;       ///< the same
+  double first_token_s = 0.0;  ///< longest mean time to an answer's first token; 0: any
+  double token_s = 0.0;        ///< longest mean time between two tokens; 0: any
+};
+
 struct Deck {
   ModelKeys model;
   TrainingKeys training;
   DataKeys data;
   ClusterKeys cluster;
   SearchKeys search;
+  GenerationKeys generation = {};
   AnalysisKeys analysis;
   OutputKeys output;
 };

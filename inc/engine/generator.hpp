@@ -34,6 +34,10 @@ struct GeneratorPass {
 /// @throws Error(input) for stages whose data-parallel degrees differ, or that share devices
 plan::Plan generating(plan::Plan plan);
 
+/// Lengths that passes are padded to [tokens]: powers of two of the least that tensor-parallel
+/// ranks cut evenly, up to the first one that holds `longest`.
+std::vector<int> pass_lengths(const plan::Plan& plan, int longest);
+
 /// Memory that a rank needs. @param model  Config::generates()
 schedule::Arenas generator_bytes(const plan::Plan& plan, const model::Config& model, int rank);
 

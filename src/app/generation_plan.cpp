@@ -12,7 +12,6 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
-#include "device/device.hpp"
 #include "engine/generator.hpp"
 #include "inference.hpp"
 
@@ -86,7 +85,7 @@ class Choice {
     model::Config model = model_;
     model.seq_len = tokens_;
     const std::int64_t longest = std::min<std::int64_t>(
-        device::on_device() ? device_pass_tokens : host_pass_tokens,
+        needs_.on_device ? device_pass_tokens : host_pass_tokens,
         std::int64_t{needs_.batch} * tokens_);  // all tokens of all sequences
     model::Generation sizes{
         .tokens = int(round_up(std::max<std::int64_t>(longest, needs_.batch), tp)),

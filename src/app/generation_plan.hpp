@@ -5,6 +5,7 @@
 #include <string>
 
 #include "comm/communicator.hpp"
+#include "device/device.hpp"
 #include "hardware/cluster.hpp"
 #include "model/model.hpp"
 #include "plan/plan.hpp"
@@ -24,8 +25,9 @@ struct GenerationNeeds {
   double memory_bytes;     ///< that each rank may use
   double cache_gib = 0.0;  ///< most memory of a rank for keys; 0: what is left
   Copies copies = Copies::fewest_ranks;
-  int tp = 0;             ///< 0: as `copies` says
-  std::string plan = {};  ///< file; empty: copies over all ranks
+  int tp = 0;                            ///< 0: as `copies` says
+  bool on_device = device::on_device();  ///< passes are longer there
+  std::string plan = {};                 ///< file; empty: copies over all ranks
   /// A plan for these ranks that is tried last, and its cluster; null: none.
   const plan::Plan* training = nullptr;
   const hardware::Cluster* cluster = nullptr;

@@ -406,6 +406,10 @@ struct CommandLine {
     verb_plan
         ->add_option("-o,--output", plan.output, "Write the plan here (default: standard output)")
         ->type_name("FILE");
+    verb_plan->add_option("--for", plan.purpose, "Work that the plan is for")
+        ->type_name("WORK")
+        ->check(CLI::IsMember({"training", "generation"}))
+        ->capture_default_str();
     verb_plan->add_option("--top", plan.top, "Number of next best plans to show")
         ->type_name("K")
         ->check(CLI::Range(1, 1000));
@@ -425,7 +429,10 @@ struct CommandLine {
             ->type_name("KEY=VALUES");
     verb_plan->footer(about_keys);
     verb_plan->callback([this] {
-      verb = [this] { return plan.sweep.empty() ? app::plan(plan) : app::sweep(plan); };
+      verb = [this] {
+        if (plan.purpose == "generation") return app::plan_generation(plan);
+        return plan.sweep.empty() ? app::plan(plan) : app::sweep(plan);
+      };
     });
 
     CLI::App* verb_analyze =

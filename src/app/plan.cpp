@@ -20,6 +20,7 @@
 #include "base/text.hpp"
 #include "comm/agree.hpp"
 #include "fit.hpp"
+#include "given.hpp"
 #include "io/trace.hpp"
 #include "kernels/narrow.hpp"
 #include "mist/case.hpp"
@@ -91,21 +92,6 @@ void keep(const plan::Plan& plan, const std::string& path) {
   }
 }
 
-/// A deck with what follows from it.
-struct Given {
-  explicit Given(const PlanOptions& options)
-      : deck(load_deck(options.deck, options.sets)),
-        model(isolated(model::config(deck.model, deck.training.precision), deck)),
-        machine(obtain_machine_alone(deck, model)),
-        cluster(hardware::cluster(deck.cluster)) {
-    if (!deck.analysis.mist()) cluster = hardware::usable(std::move(cluster), machine);
-  }
-  deck::Deck deck;
-  model::Config model;
-  hardware::Machine machine;
-  hardware::Cluster cluster;
-};
-
 /// The slowest pair of nodes that the plan's transfers take; empty where the profile knows of none.
 std::string slowest_pair(const plan::Plan& plan, const Given& given) {
   const hardware::Profile& profile = given.machine.profile(0);
@@ -133,9 +119,54 @@ std::string slowest_pair(const plan::Plan& plan, const Given& given) {
       node(slowest->first), node(slowest->second), slowest->times, format_seconds(taken_s));
 }
 
+/// The transfers that leave units of a level of the network, and how many times the bytes of their
+/// links they take. Empty where there is one group with one level.
+std::string levels(const plan::Plan& plan, const Given& given) {
+  std::string text;
+  if (given.machine.num_groups() > 1) return text;
+  for (const deck::LevelKeys& level : given.machine.profile(0).levels) {
+    hardware::Profile profile = given.machine.profile(0);
+    profile.levels = {level};
+    const hardware::Machine machine(profile);
+    int leaving = 0;
+    double times = 1.0;
+    for (int stage = 1; stage < plan.num_stages(); ++stage) {
+      const int from = plan::first_rank(plan, stage - 1), to = plan::first_rank(plan, stage);
+      const int last_from = from + plan.stages[stage - 1].devices() - 1,
+                last_to = to + plan.stages[stage].devices() - 1;
+      bool leaves = false;
+      for (const auto& [rank, peer] : {std::pair(from, to), {last_from, last_to}}) {
+        const hardware::Climb climb = price::ends(plan, machine, rank, peer).climb;
+        leaves = leaves || climb != hardware::Climb();
+        times = std::max(times, climb.congestion);
+      }
+      leaving += leaves;
+    }
+    text += fmt::format(
+        "level of {}, oversubscribed {:.3g} times: {} of {} messages between stages leave units",
+        counted(level.nodes, "node"), level.oversubscription, leaving, plan.num_stages() - 1);
+    if (leaving > 0) text += fmt::format(" ({:.3g} times as long)", times);
+    for (const auto& [axis, name] : {std::pair(model::Axis::tp, "tp"),
+                                     {model::Axis::cp, "cp"},
+                                     {model::Axis::ep, "experts"},
+                                     {model::Axis::shard, "shards"},
+                                     {model::Axis::replica, "replicas"}}) {
+      double most = 1.0;
+      for (const plan::Stage& stage : plan.stages) {
+        const price::Ranks ranks = price::ranks(stage, axis);
+        most = std::max(most, hardware::climb(profile, {ranks.nodes, ranks.extent}).congestion);
+      }
+      if (most > 1.0)
+        text += fmt::format(", exchanges of {} take {:.3g} times as long", name, most);
+    }
+    text += '\n';
+  }
+  return text;
+}
+
 std::string explained(const plan::Plan& plan, const Given& given) {
   return analyzer::explain(plan, given.model, given.machine, given.cluster) +
-         slowest_pair(plan, given);
+         slowest_pair(plan, given) + levels(plan, given);
 }
 
 plan::Plan load_plan(const PlanOptions& options, const Given& given) {

@@ -84,9 +84,10 @@ struct ReportOptions {
 };
 
 struct PlanOptions : DeckOptions {
-  std::string plan;    ///< of analyze and simulate
-  std::string output;  ///< file for the plan
-  std::string trace;   ///< file for the simulated timeline
+  std::string plan;                  ///< of analyze and simulate
+  std::string purpose = "training";  ///< training | generation
+  std::string output;                ///< file for the plan
+  std::string trace;                 ///< file for the simulated timeline
   bool json = false;
   bool explain = false;
   int top = 3;
@@ -165,6 +166,7 @@ int generate(const GenerateOptions& options);
 int chat(const ChatOptions& options);
 int report(const ReportOptions& options);
 int plan(const PlanOptions& options);
+int plan_generation(const PlanOptions& options);
 int sweep(const PlanOptions& options);
 int analyze(const PlanOptions& options);
 int simulate(const PlanOptions& options);

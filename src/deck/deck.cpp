@@ -603,6 +603,37 @@ std::vector<std::string> apply(Document& document, const std::vector<std::string
   return renamed;
 }
 
+const Schema<GenerationKeys>& generation_schema() {
+  static const auto schema = [] {
+    return Schema<GenerationKeys>()
+        .key("prompts", &GenerationKeys::prompts,
+             {.help = "number of prompts", .min = 1, .max = 1e9})
+        .key("prompt_tokens", &GenerationKeys::prompt_tokens,
+             {.unit = "tokens",
+              .help = "mean length of prompts, which have between half and one and a half times as "
+                      "many; 0: a quarter of model.seq_len",
+              .min = 0,
+              .max = 1 << 24})
+        .key("answer_tokens", &GenerationKeys::answer_tokens,
+             {.unit = "tokens",
+              .help = "mean length of answers, in the same way",
+              .min = 0,
+              .max = 1 << 24})
+        .key("first_token_s", &GenerationKeys::first_token_s,
+             {.unit = "s",
+              .help = "longest mean time from the start of a prompt's computation to the first "
+                      "token of its answer; 0: any",
+              .min = 0,
+              .max = 1e6})
+        .key("token_s", &GenerationKeys::token_s,
+             {.unit = "s",
+              .help = "longest mean time between two tokens of an answer; 0: any",
+              .min = 0,
+              .max = 1e6});
+  }();
+  return schema;
+}
+
 Deck read(Document& document, const MemoryAtHand& memory, bool from_file) {
   refuse_shell_words(document, from_file);
   set_machine_keys(document);
@@ -621,6 +652,8 @@ const Schema<Deck>& schema() {
         .table("data", &Deck::data, data_schema(), "Token files and their order")
         .table("cluster", &Deck::cluster, cluster_schema(), "The machine")
         .table("search", &Deck::search, search_schema(), "Plans to search")
+        .table("generation", &Deck::generation, generation_schema(),
+               "Answers that plan --for generation plans for")
         .table("analysis", &Deck::analysis, analysis_schema(), "Cost model")
         .table("output", &Deck::output, output_schema(), "Files of a run");
   }();

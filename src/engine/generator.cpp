@@ -23,16 +23,6 @@ namespace {
 
 constexpr schedule::Options options{.mode = schedule::Mode::generate};
 
-/// Lengths of passes [tokens]: a pass takes the shortest one that holds its tokens. Tensor-parallel
-/// ranks cut them evenly.
-std::vector<int> lengths(const plan::Plan& plan, int longest) {
-  int step = 1;
-  for (const plan::Stage& stage : plan.stages) step = std::lcm(step, stage.tp);
-  std::vector<int> all{step};
-  while (all.back() < longest) all.push_back(2 * all.back());
-  return all;
-}
-
 model::Config with_length(model::Config model, int tokens) {
   model.generation.tokens = tokens;
   return model;
@@ -52,6 +42,14 @@ void join_parts(std::span<const float> parts, int rows, int ranks, std::int64_t 
 }
 
 }  // namespace
+
+std::vector<int> pass_lengths(const plan::Plan& plan, int longest) {
+  int step = 1;
+  for (const plan::Stage& stage : plan.stages) step = std::lcm(step, stage.tp);
+  std::vector<int> all{step};
+  while (all.back() < longest) all.push_back(2 * all.back());
+  return all;
+}
 
 plan::Plan generating(plan::Plan plan) {
   require(plan.order.chunks == 1, Failure::input,
@@ -81,7 +79,7 @@ plan::Plan generating(plan::Plan plan) {
 
 schedule::Arenas generator_bytes(const plan::Plan& plan, const model::Config& model, int rank) {
   schedule::Arenas bytes{};
-  for (const int tokens : lengths(plan, model.generation.tokens))
+  for (const int tokens : pass_lengths(plan, model.generation.tokens))
     bytes = schedule::largest(
         bytes, schedule::arena_bytes(plan, with_length(model, tokens), rank, options));
   return bytes;
@@ -134,7 +132,7 @@ struct Generator::Impl {
   static std::vector<Length> compile_all(const plan::Plan& plan, const model::Config& model,
                                          int rank) {
     std::vector<Length> all;
-    for (const int tokens : lengths(plan, model.generation.tokens)) {
+    for (const int tokens : pass_lengths(plan, model.generation.tokens)) {
       Length& length = all.emplace_back(with_length(model, tokens), Program());
       length.program = schedule::compile(plan, length.model, rank, options);
     }

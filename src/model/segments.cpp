@@ -74,6 +74,7 @@ class TrainedShares {
 double visible_share(const Config& m, SegmentKind kind) {
   if (kind != SegmentKind::window) return m.document_share;
   const double window = double(std::min(m.window, m.seq_len)) / m.seq_len;
+  if (m.generates()) return window;
   return std::min(m.document_share, window * (2.0 - window));
 }
 
@@ -367,14 +368,17 @@ TensorId SegmentList::attention(TensorId normed) {
   const TensorId attended = cuts_sequences_ ? of_sequence("attended.heads", s_.attended_tp / s_.cp)
                                             : activation("attended", s_.attended_tp);
   const Expr flops = 2.0 * s_.tokens * s_.seq * s_.attended_tp;  // half of the square: causal
-  if (m_.generates()) {
-    segment_.operators.push_back({.name = "attention",
-                                  .kind = OperatorKind::cached_attention,
-                                  .read = qkv,
-                                  .written = attended,
-                                  .dims = {s_.tokens, s_.seq, heads, s_.head_dim},
-                                  .forward_flops = flops,
-                                  .share = visible_share(m_, segment_.kind)});
+  if (m_.generates()) {  // each token sees all of s_.seq keys, each sequence's keys are read once
+    const Expr keys = double(m_.generation.sequences) * s_.seq;
+    segment_.operators.push_back(
+        {.name = "attention",
+         .kind = OperatorKind::cached_attention,
+         .read = qkv,
+         .written = attended,
+         .dims = {s_.tokens, s_.seq, heads, s_.head_dim},
+         .forward_flops = 2.0 * flops,
+         .forward_bytes = 8.0 * (keys * s_.keys_tp + s_.tokens * s_.attended_tp),
+         .share = visible_share(m_, segment_.kind)});
     return attended;
   }
   segment_.operators.push_back({.name = "attention",

@@ -201,6 +201,15 @@ double segment_s(const model::Config& model, const hardware::Profile& profile,
   return sum_s * (1.0 + hardware::wait_share(profile, split.tp));
 }
 
+double cached_attention_s(const model::Config& model, const hardware::Profile& profile,
+                          model::SegmentKind kind, const model::Split& split) {
+  const model::Segment segment = model::segment(model, kind);
+  const auto op = std::ranges::find(segment.operators, model::OperatorKind::cached_attention,
+                                    &model::Operator::kind);
+  return operator_s(model, profile, *op, Pass::forward, split.values()) *
+         (1.0 + hardware::wait_share(profile, split.tp));
+}
+
 double optimizer_s(const model::Config& model, const hardware::Profile& profile, double elements,
                    model::UpdateUnit unit) {
   return elements > 0.0 ? update_time(model, profile, std::llround(elements), unit).seconds : 0.0;

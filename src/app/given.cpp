@@ -1,0 +1,19 @@
+#include "given.hpp"
+
+#include <utility>
+
+#include "planning.hpp"
+#include "prepare.hpp"
+#include "profiles.hpp"
+
+namespace brume::app {
+
+Given::Given(const PlanOptions& options)
+    : deck(load_deck(options.deck, options.sets)),
+      model(isolated(model::config(deck.model, deck.training.precision), deck)),
+      machine(obtain_machine_alone(deck, model)),
+      cluster(hardware::cluster(deck.cluster)) {
+  if (!deck.analysis.mist()) cluster = hardware::usable(std::move(cluster), machine);
+}
+
+}  // namespace brume::app

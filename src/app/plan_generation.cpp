@@ -1,0 +1,229 @@
+/// @file The verb `plan --for generation`: copies of a model, and sequences at once on each.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/error.hpp"
+#include "base/files.hpp"
+#include "base/log.hpp"
+#include "base/numbers.hpp"
+#include "base/terminal.hpp"
+#include "base/text.hpp"
+#include "engine/generator.hpp"
+#include "generation/forecast.hpp"
+#include "generation_plan.hpp"
+#include "given.hpp"
+#include "planning.hpp"
+#include "verbs.hpp"
+
+namespace brume::app {
+namespace {
+
+using generation::Forecast;
+
+constexpr int most_sequences = 1024;
+/// Requests of a copy that are simulated; the time of more is in proportion.
+constexpr int most_simulated = 2048;
+
+/// A plan with so many sequences at once on each copy, and its prediction.
+struct Candidate {
+  GenerationPlan plan;
+  int batch = 1;
+  Forecast forecast;    ///< of the copy with most prompts, scaled to all of them
+  double tokens = 0.0;  ///< of all answers
+  double arena_bytes = 0.0;
+
+  double tokens_per_s() const { return tokens / forecast.seconds; }
+  double other_bytes() const { return arena_bytes - plan.cache_bytes(); }
+  /// Hours of all devices for a million tokens of answers.
+  double device_hours() const {
+    return plan.plan.devices() * forecast.seconds / 3600.0 / (tokens / 1e6);
+  }
+};
+
+/// The lengths that a deck plans for.
+struct Lengths {
+  explicit Lengths(const deck::Deck& deck)
+      : prompt(deck.generation.prompt_tokens), answer(deck.generation.answer_tokens) {
+    const int quarter = std::max(1, deck.model.seq_len / 4);
+    if (prompt == 0) prompt = quarter;
+    if (answer == 0) answer = quarter;
+    const std::int64_t longest = (3 * (std::int64_t{prompt} + answer) + 1) / 2;
+    require(longest <= deck.model.seq_len, Failure::input,
+            "generation: the longest prompt and answer have {} tokens, model.seq_len is {}: lower "
+            "generation.prompt_tokens or answer_tokens, or raise model.seq_len",
+            longest, deck.model.seq_len);
+  }
+  int prompt, answer;
+};
+
+class Search {
+ public:
+  explicit Search(const Given& given)
+      : given_(given), keys_(given.deck.generation), lengths_(given.deck) {
+    require(given.cluster.num_groups() == 1, Failure::input,
+            "plan --for generation plans for nodes of one kind: give [cluster] one group");
+  }
+
+  /// All candidates that fit, the fastest first; those beyond the deck's limits last.
+  std::vector<Candidate> run() {
+    const hardware::NodeGroup& nodes = given_.cluster.groups[0];
+    for (const int tp : divisors(nodes.devices())) {
+      if (tp > nodes.devices_per_node && tp % nodes.devices_per_node != 0) continue;
+      for (int batch = 1; batch <= most_sequences; batch *= 2)
+        if (!consider(tp, batch)) break;
+    }
+    require(!found_.empty(), Failure::infeasible,
+            "no number of ranks holds the model{}: more memory, more devices of a node or a "
+            "smaller precision are needed",
+            refused_.empty() ? "" : " (" + refused_ + ")");
+    std::ranges::stable_sort(found_, [&](const Candidate& a, const Candidate& b) {
+      return std::pair(!within(a), -a.tokens_per_s()) < std::pair(!within(b), -b.tokens_per_s());
+    });
+    return std::move(found_);
+  }
+
+  bool within(const Candidate& one) const {
+    const auto holds = [](double limit_s, double seconds) {
+      return limit_s == 0.0 || seconds <= limit_s;
+    };
+    return holds(keys_.first_token_s, one.forecast.first_token_s) &&
+           holds(keys_.token_s, one.forecast.token_s);
+  }
+
+ private:
+  /// @return whether a larger batch may be of use
+  bool consider(int tp, int batch) {
+    const hardware::NodeGroup& nodes = given_.cluster.groups[0];
+    const int copies = nodes.devices() / tp;
+    const auto of_copy = int(ceil_div(keys_.prompts, copies));
+    GenerationNeeds needs{.tokens = (3 * (std::int64_t{lengths_.prompt} + lengths_.answer) + 1) / 2,
+                          .batch = std::min(batch, of_copy),
+                          .memory_bytes = double(nodes.memory_bytes)};
+    needs.tp = tp;
+    needs.on_device = nodes.on_device;
+    Candidate one;
+    try {
+      one.plan = choose_generation_plan(given_.model, needs, nodes.nodes, nodes.devices());
+    } catch (const Error& error) {
+      if (error.failure() != Failure::input) throw;
+      refused_ = error.what();
+      return false;
+    }
+    if (one.plan.needed_bytes > 0.0) {
+      refused_ = fmt::format("tp {} lacks {}", tp, format_bytes(one.plan.needed_bytes));
+      return false;
+    }
+    one.batch = needs.batch;
+    const int simulated = std::min(of_copy, most_simulated);
+    const auto requests = generation::requests(simulated, lengths_.prompt, lengths_.answer);
+    one.forecast = generation::forecast(requests, times(one.plan), one.plan.model);
+    const double scale = double(of_copy) / simulated;
+    one.tokens = double(one.forecast.tokens) / simulated * keys_.prompts;
+    one.forecast.seconds *= scale;
+    one.arena_bytes = double(engine::generator_bytes(one.plan.plan, one.plan.model,
+                                                     0)[std::size_t(schedule::Tier::device)]);
+    const bool preempts = one.forecast.preemptions > 0;
+    found_.push_back(std::move(one));
+    return batch < of_copy && !preempts;
+  }
+
+  /// One copy's passes.
+  generation::PassTimes times(const GenerationPlan& plan) const {
+    const plan::Stage& like = plan.plan.stages.front();
+    const int per_node = std::min(like.tp, given_.cluster.groups[0].devices_per_node);
+    return {engine::generating(plan::equal_stages(plan.model, 1, 1,
+                                                  {.nodes = like.tp / per_node,
+                                                   .devices_per_node = per_node,
+                                                   .microbatch = 1,
+                                                   .dp = 1,
+                                                   .tp = like.tp,
+                                                   .ep = like.ep})),
+            plan.model, given_.machine};
+  }
+
+  const Given& given_;
+  const deck::GenerationKeys& keys_;
+  Lengths lengths_;
+  std::vector<Candidate> found_;
+  std::string refused_;  ///< why the last one does not fit
+};
+
+std::vector<std::string> row(const Candidate& one) {
+  const Forecast& f = one.forecast;
+  return {fmt::format("{}", one.plan.copies()),
+          fmt::format("{}", one.plan.plan.stages.front().tp),
+          fmt::format("{}", one.batch),
+          fmt::format("{:.1f}", one.tokens_per_s()),
+          format_seconds(f.seconds),
+          format_seconds(f.first_token_s),
+          format_seconds(f.token_s),
+          fmt::format("{:.0f} %", 100.0 * f.prompt_share),
+          format_bytes(one.plan.cache_bytes()),
+          format_bytes(one.other_bytes()),
+          fmt::format("{:.3g}", one.device_hours())};
+}
+
+nlohmann::ordered_json described(const Candidate& one) {
+  return {{"copies", one.plan.copies()},
+          {"tp", one.plan.plan.stages.front().tp},
+          {"batch", one.batch},
+          {"tokens_per_s", one.tokens_per_s()},
+          {"seconds", one.forecast.seconds},
+          {"first_token_s", one.forecast.first_token_s},
+          {"token_s", one.forecast.token_s},
+          {"prompt_share", one.forecast.prompt_share},
+          {"key_bytes", one.plan.cache_bytes()},
+          {"other_bytes", one.other_bytes()},
+          {"device_hours_per_million_tokens", one.device_hours()}};
+}
+
+}  // namespace
+
+int plan_generation(const PlanOptions& options) {
+  for (const auto& [option, value] : {std::pair("--html", &options.html),
+                                      {"--svg", &options.svg},
+                                      {"--against", &options.against},
+                                      {"--sweep", &options.sweep}})
+    require(value->empty(), Failure::input, "{} shows plans for training: leave it out", option);
+  if (!options.output.empty()) check_writable(options.output);
+  const Given given(options);
+  refuse_mist(given.deck, "plan --for generation");
+  Search search(given);
+  const std::vector<Candidate> found = search.run();
+  const Candidate& best = found.front();
+  require(search.within(best), Failure::infeasible,
+          "no plan keeps the limits of [generation]: the fastest one takes {} to the first token "
+          "and {} from token to token",
+          format_seconds(best.forecast.first_token_s), format_seconds(best.forecast.token_s));
+  Table table({"copies", "tp", "batch", "tokens/s", "all", "first token", "next token",
+               "in prompts", "keys", "other", "device hours / 1M"});
+  for (std::size_t i = 0; i < std::min(found.size(), std::size_t(options.top) + 1); ++i)
+    table.add(row(found[i]));
+  log::info("{}, {} sequences at once on each: {:.1f} tokens/s predicted\n{}", best.plan.text(),
+            best.batch, best.tokens_per_s(), table.text(terminal::columns(STDERR_FILENO)));
+  const std::string text = plan::text(best.plan.plan);
+  if (!options.output.empty()) {
+    write_file(options.output, text);
+    log::info("run: brume generate RUN --prompts FILE --plan {} --batch {}", options.output,
+              best.batch);
+  }
+  if (options.json) {
+    nlohmann::ordered_json object = described(best);
+    object["others"] = nlohmann::ordered_json::array();
+    for (const Candidate& one : found)
+      if (&one != &best) object["others"].push_back(described(one));
+    print(object.dump(2) + "\n");
+  } else if (options.output.empty()) {
+    print(text);
+  }
+  return 0;
+}
+
+}  // namespace brume::app
