@@ -60,9 +60,9 @@ void GuardCheck::after(int task) const {
     Guard guard;
     device::copy(guard.data(), arena_.at(buffer) + buffer.bytes, schedule::guard_bytes);
     device::finish();
-    require(std::ranges::all_of(guard, [](std::byte b) { return b == guard_pattern; }),
-            Failure::bug, "'{}' wrote behind buffer {}", schedule::label(program_.task(task)),
-            buffer.name);
+    if (!std::ranges::all_of(guard, [](std::byte b) { return b == guard_pattern; }))
+      throw Error(Failure::bug, "'{}' wrote behind buffer {}", schedule::label(program_.task(task)),
+                  buffer.name);
   }
 }
 

@@ -87,8 +87,8 @@ const Operand* Task::find(Role role, int index) const {
 
 const Operand& Task::at(Role role, int index) const {
   const Operand* operand = find(role, index);
-  require(operand != nullptr, Failure::bug, "{} has no operand of role {}", label(*this),
-          int(role));
+  if (operand == nullptr)
+    throw Error(Failure::bug, "{} has no operand of role {}", label(*this), int(role));
   return *operand;
 }
 
