@@ -30,8 +30,6 @@ brume_script(failing_memory LABEL fault)
 brume_add_test(slow.failing_memory slow 2 ${CMAKE_CURRENT_SOURCE_DIR}/fault/failing_memory.sh 2000)
 set_property(TEST fault.failing_memory slow.failing_memory APPEND PROPERTY ENVIRONMENT
   BRUME_FAILING_MEMORY=$<TARGET_FILE:failing_memory>)
-# Of two thousand jobs each would else wait a second for mpirun, which leaves other ranks that long to end.
-set_property(TEST slow.failing_memory APPEND PROPERTY ENVIRONMENT OMPI_MCA_odls_base_sigkill_timeout=0)
 set_tests_properties(slow.failing_memory PROPERTIES TIMEOUT 7200)
 
 add_library(early_signal MODULE fault/early_signal.c)
