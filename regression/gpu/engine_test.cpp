@@ -41,9 +41,9 @@ TEST(OnGpu, KnobsAloneAndTogetherTrainLikeOneRank) {
                             .vocab_size = 101};
   const test::TokenFixture tokens(model.vocab_size);
   const data::Sampler data = tokens.sampler(model.seq_len);
-  const Settings settings = test::contract_settings(5);
+  const Settings settings = test::contract_settings(3);
   const test::Trained one = test::train(test::one_rank_plan(model, 8), model, settings, data);
-  EXPECT_LT(one.losses[4], 0.97 * one.losses[0]);
+  EXPECT_LT(one.losses[2], 0.99 * one.losses[0]);
   const std::vector<plan::Stage> knobs{{.ckpt_layers = 1},
                                        {.weight_offload_ratio = 0.5},
                                        {.grad_offload_ratio = 0.5},
@@ -85,9 +85,9 @@ TEST(OnGpu, ExpertsTrainLikeOneRank) {
                             .linear_bias = false};
   const test::TokenFixture tokens(model.vocab_size);
   const data::Sampler data = tokens.sampler(model.seq_len);
-  const Settings settings = test::contract_settings(5);
+  const Settings settings = test::contract_settings(3);
   const test::Trained one = test::train(test::one_rank_plan(model, 8), model, settings, data);
-  EXPECT_LT(one.losses[4], 0.98 * one.losses[0]);
+  EXPECT_LT(one.losses[2], 0.99 * one.losses[0]);
   for (const plan::Plan& plan :
        {plan_of(1, 1, 1, {.ckpt_layers = 2, .act_offload_ratio = 0.5}),
         plan_of(1, 2, 2, {.zero_level = 3}), plan_of(2, 1, 2, {.weight_offload_ratio = 0.5}),
@@ -128,12 +128,12 @@ TEST(OnGpu, FactorsOfEightBitsTrainLikeOneRank) {
                       .vocab_size = 101};
   const test::TokenFixture tokens(model.vocab_size);
   const data::Sampler data = tokens.sampler(model.seq_len);
-  const Settings settings = test::contract_settings(4);
+  const Settings settings = test::contract_settings(3);
   model.precision = model::Precision::bf16;
   const test::Trained wide = test::train(test::one_rank_plan(model, 8), model, settings, data);
   model.precision = model::Precision::fp8;
   const test::Trained one = test::train(test::one_rank_plan(model, 8), model, settings, data);
-  EXPECT_LT(one.losses[3], one.losses[0]);
+  EXPECT_LT(one.losses[2], one.losses[0]);
   EXPECT_NE(one.losses, wide.losses);
   EXPECT_LE(test::largest_difference(one.losses, wide.losses), 3 * 2.8e-3);
   for (const plan::Plan& plan : {plan_of(2, 2, 1, {.zero_level = 3, .ckpt_layers = 1}),
