@@ -150,6 +150,7 @@ TEST(Document, FilesThatCannotBeReadAreNamed) {
   EXPECT_EQ(refusal([] { Document::load("no/such.toml"); }),
             "no/such.toml: cannot be opened: No such file or directory");
   EXPECT_EQ(refusal([] { Document::load("."); }), ".: cannot be read");
+  EXPECT_EQ(refusal([] { Document::load("/dev/zero"); }), "/dev/zero: is larger than 16 MiB");
 }
 
 }  // namespace

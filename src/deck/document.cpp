@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <fstream>
+#include <iterator>
 
 #include "base/error.hpp"
 #include "base/files.hpp"
@@ -91,11 +93,14 @@ Document Document::parse(std::string_view text, std::string origin) {
 Document Document::load(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file.is_open()) throw unopened(path, Failure::input);
-  std::string text(max_bytes + 1, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  require(!file.bad() && (file.gcount() > 0 || file.eof()), Failure::input, "{}: cannot be read",
-          path);
-  text.resize(static_cast<std::size_t>(file.gcount()));
+  // Most files are small, and room for the largest one would be filled with zeros first.
+  std::string text;
+  std::array<char, 1 << 16> piece;
+  do {
+    file.read(piece.data(), std::ssize(piece));
+    text.append(piece.data(), static_cast<std::size_t>(file.gcount()));
+  } while (file && text.size() <= max_bytes);
+  require(!file.bad() && (!text.empty() || file.eof()), Failure::input, "{}: cannot be read", path);
   return parse(text, path);
 }
 
