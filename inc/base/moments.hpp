@@ -1,7 +1,6 @@
 /// @file Number formats of an optimizer's moments.
 #pragma once
 
-#include <string_view>
 
 namespace brume {
 

@@ -76,13 +76,14 @@ constexpr bool is_float8(Quantization format) {
 constexpr int fraction_bits(Quantization format) { return format == Quantization::float8 ? 3 : 4; }
 
 inline constexpr int float8_exponent = 14;  ///< 2^-14 is the smallest value of full precision
+/// Exponents of fp32 less those of codes.
+inline constexpr std::uint32_t float8_bias = 127 - float8_exponent - 1;
 inline constexpr std::uint32_t to_nearest = 0x80000000u;
 
 /// A value from 0 to 1 of a code with an exponent of 4 bits and a fraction: below 2^-14 the steps
 /// are equal.
 constexpr float float8_magnitude(int code, int fraction_bits) {
-  constexpr std::uint32_t bias = 127 - float8_exponent - 1;
-  const std::uint32_t bits = (std::uint32_t(code) << (23 - fraction_bits)) + (bias << 23);
+  const std::uint32_t bits = (std::uint32_t(code) << (23 - fraction_bits)) + (float8_bias << 23);
   const float large = std::bit_cast<float>(bits);
   const float small = 1.0f / float(1 << (float8_exponent + fraction_bits)) * float(code);
   return code >> fraction_bits == 0 ? small : large;
@@ -93,22 +94,21 @@ static_assert(float8_magnitude(15 << 3, 3) == 1.0f && float8_magnitude(15 << 4, 
 ///
 /// @param chance  32 bits that decide; to_nearest
 constexpr int float8_code(float x, int fraction_bits, std::uint32_t chance) {
-  constexpr std::uint32_t bias = 127 - float8_exponent - 1;
   const int shift = 23 - fraction_bits;
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(x) + (chance >> (32 - shift));
-  const int large = int(bits >> shift) - int(bias << fraction_bits);
+  const int large = int(bits >> shift) - int(float8_bias << fraction_bits);
   const float steps = x * float(1 << (float8_exponent + fraction_bits));
   const int small = int(steps + float(std::int32_t(chance >> 13)) * (1.0f / float(1 << 19)));
   return x < 1.0f / float(1 << float8_exponent) ? small : large;
 }
 
-/// Divisor of a block's values before they become codes.
-constexpr float float8_divisor(float scale) { return scale > 0.0f ? scale : 1.0f; }
+/// Divisor of a block's values before they become codes: a block of zeros divides by 1.
+constexpr float block_divisor(float scale) { return scale > 0.0f ? scale : 1.0f; }
 
 /// The byte of a value in float8 or ufloat8. What is not 0 is not rounded to 0 in ufloat8: steps
 /// divide by the roots of second moments.
 ///
-/// @param divisor  float8_divisor of the block's scale
+/// @param divisor  block_divisor of the block's scale
 constexpr int float8_code(Quantization format, float value, float divisor, std::uint32_t chance) {
   const float x = (value < 0.0f ? -value : value) / divisor;
   const int code = float8_code(x, fraction_bits(format), chance);
@@ -157,7 +157,7 @@ inline void quantize_block(Quantization format, std::span<const float, quantized
   if (!finite) scale = std::numeric_limits<float>::quiet_NaN();
   std::memcpy(block, &scale, sizeof scale);
   std::byte* const bytes = block + sizeof scale;
-  const float whole = scale > 0.0f ? scale : 1.0f;  // a block of zeros divides by it
+  const float whole = block_divisor(scale);
   std::array<std::int32_t, quantized_block> codes{};
   if (!finite) return void(std::memset(bytes, 0, std::size_t(code_bytes(format))));
   if (is_float8(format)) {

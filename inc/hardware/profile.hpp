@@ -207,10 +207,10 @@ struct Time {
 /// Looks an operator up: its row, else interpolated between rows of its kind that differ in one
 /// dimension only, else flops / flops_per_s + bytes / bytes_per_s scaled by the efficiency that the
 /// nearest row of its kind reached; without such a row, by that of `efficiencies`. With
-/// efficiencies by size the larger of both terms counts, the bytes at the efficiency of the largest
-/// size:
+/// efficiencies by size the larger of both terms counts, the bytes at the efficiency of pointwise
+/// passes, or without it at that of the largest size:
 ///
-///   max(flops / flops_per_s / e(size), bytes / bytes_per_s / e(largest)),
+///   max(flops / flops_per_s / e(size), bytes / bytes_per_s / e(pointwise)),
 ///
 /// where e is linear in log(size), constant beyond its ends, and a matrix product's size is
 /// (M N K)^(1/3), attention's the tokens of a sequence, others' the product of their dims. A

@@ -314,9 +314,9 @@ struct Block {
 /// own.
 std::vector<Block> blocks(const Config& config);
 
-/// The layer with most parameters that are trained: what closed forms take for every layer that has
-/// a backward.
-const Block& most_trained_layer(const std::vector<Block>& blocks);
+/// The layer whose gradients and optimizer state have most bytes: closed forms take it for every
+/// layer that has a backward.
+const Block& most_trained_layer(const Config& config, const std::vector<Block>& blocks);
 
 /// Whether all layers train the same parameters: else closed forms, which take a layer for all, are
 /// not exact.

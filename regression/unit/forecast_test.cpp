@@ -96,8 +96,8 @@ TEST(Forecast, AFullCacheCostsTimeAndNoToken) {
 }
 
 // Llama 3.1 70B in bf16 on 8 H100 at low load, milliseconds a token: 15.6, 20.8 and 32.5 measured
-// with tp 8, 4 and 2 by APEX's authors (four sequences are taken to be open, of 2,000 tokens). Here
-// each kernel is launched by itself, and few rows reach the bandwidth that many do.
+// with tp 8, 4 and 2 by APEX's authors (four sequences are taken to be open, of 2,000 tokens). The
+// exchanges of tp 8 take longer here: a reduce-scatter and an all-gather for each all-reduce there.
 TEST(Forecast, TokensAreInThePublishedOrder) {
   deck::GroupKeys group;
   group.machine = "dgx-h100";
@@ -124,8 +124,7 @@ TEST(Forecast, TokensAreInThePublishedOrder) {
     const double ms = 1e3 * times.seconds(pass);
     RecordProperty("tp" + std::to_string(tp), std::to_string(ms));
     EXPECT_GT(ms, last_ms);
-    EXPECT_GT(ms, published_ms) << tp;
-    EXPECT_LT(ms, 1.4 * published_ms) << tp;
+    EXPECT_NEAR(ms, published_ms, (tp == 8 ? 0.35 : 0.15) * published_ms) << tp;
     last_ms = ms;
   }
 }

@@ -57,13 +57,7 @@ MatrixStepBytes matrix_step_bytes(const model::Config& model, const model::Block
 StageBlocks::StageBlocks(const model::Config& model) {
   const std::vector<model::Block> all = model::blocks(model);
   embedding = all.front(), head = all.back();
-  layer = frozen_layer = *std::ranges::max_element(all, {}, [&](const model::Block& block) {
-    const model::Layout layout = model::layout(block, 1, 0, 1);
-    const std::int64_t trained = layout.trained_elements;
-    return block.kind == model::BlockKind::layer
-               ? model::grad_bytes * trained + model::state_bytes(model, layout, 0, trained)
-               : -1;
-  });
+  layer = frozen_layer = model::most_trained_layer(model, all);
   for (model::Parameter& parameter : frozen_layer.parameters) parameter.frozen = true;
 }
 

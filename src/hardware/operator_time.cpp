@@ -127,7 +127,10 @@ double roofline_s(const Profile& profile, const std::string& kind, Dims dims, do
   if (!by_size) return (compute_s / speed + memory_s) / efficiency(profile, kind);
   const double most = by_size->largest->efficiency;
   const double saved_s = compute_s / most * (1.0 - 1.0 / speed);
-  return std::max(compute_s / by_size->at(size) - saved_s, memory_s / most);
+  // Bytes reach what passes over memory reach, where a profile knows that.
+  const double reached = efficiency(profile, "pointwise");
+  return std::max(compute_s / by_size->at(size) - saved_s,
+                  memory_s / (reached < 1.0 ? reached : most));
 }
 
 }  // namespace

@@ -50,7 +50,7 @@ void store_block(const float* values, std::int64_t number, std::uint32_t key, st
   }
   scale += nothing;
   std::memcpy(block, &scale, sizeof scale);
-  const float divisor = float8_divisor(scale);
+  const float divisor = block_divisor(scale);
   std::int32_t codes[quantized_block];
 #pragma omp simd
   for (int i = 0; i < quantized_block; ++i)

@@ -359,14 +359,14 @@ std::vector<Block> blocks(const Config& config) {
   return blocks;
 }
 
-const Block& most_trained_layer(const std::vector<Block>& blocks) {
-  const auto trained = [](const Block& block) {
-    std::int64_t sum = 0;
-    for (const Parameter& one : block.parameters)
-      if (!one.frozen) sum += one.elements();
-    return block.kind == BlockKind::layer ? sum : -1;
-  };
-  return *std::ranges::max_element(blocks, {}, trained);
+const Block& most_trained_layer(const Config& config, const std::vector<Block>& blocks) {
+  return *std::ranges::max_element(blocks, {}, [&](const Block& block) {
+    const Layout whole = layout(block, 1, 0, 1);
+    const std::int64_t trained = whole.trained_elements;
+    return block.kind == BlockKind::layer
+               ? grad_bytes * trained + state_bytes(config, whole, 0, trained)
+               : -1;
+  });
 }
 
 bool trains_layers_alike(const Config& config) {

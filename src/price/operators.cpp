@@ -302,7 +302,7 @@ std::vector<OperatorPrice> operator_prices(const plan::Plan& plan, const model::
                           operator_time(model, profile, op, true, values)});
       }
     const std::vector<model::Block> blocks = model::blocks(model);
-    const model::Block& block = model::most_trained_layer(blocks);
+    const model::Block& block = model::most_trained_layer(model, blocks);
     const model::LayoutElements layer = model::layout_elements(model, block);
     const plan::Elements<double> elements{layer.trained.evaluate(values),
                                           layer.frozen.evaluate(values)};

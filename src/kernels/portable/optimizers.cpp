@@ -83,7 +83,7 @@ void update_blocks(const Update& update, const double* squares, const UpdatedEle
           for (int k = 0; k < lane_values; ++k) {
             const int i = k * unit_lanes + lane;
             block[sizeof scale + i] =
-                std::byte(float8_code(fields[f].format, values[f][k], float8_divisor(scale),
+                std::byte(float8_code(fields[f].format, values[f][k], block_divisor(scale),
                                       drawn(number + i, fields[f].key)));
           }
         }
