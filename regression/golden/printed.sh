@@ -18,6 +18,7 @@ said finished $job
 said report "$BRUME" report run --text
 said eval "$BRUME" eval run --sequences 8
 said plan "$BRUME" plan tiny.toml --set cluster.profile=profile.toml --top 4 -o plan.toml
+said generation "$BRUME" plan tiny.toml --set cluster.profile=profile.toml --for generation --top 2 -o generation.toml
 said analyze "$BRUME" analyze tiny.toml --set cluster.profile=profile.toml --plan plan.toml
 said simulate "$BRUME" simulate tiny.toml --set cluster.profile=profile.toml --plan plan.toml
 said sweep "$BRUME" plan tiny.toml --set cluster.profile=profile.toml --sweep cluster.devices_per_node=1,2,4

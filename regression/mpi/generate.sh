@@ -28,6 +28,14 @@ grep -q '192.00 KiB of keys' out.log || complain "the cache is of another size"
 stage() { printf '[[stages]]\nfirst_layer = %d\nlayers = 2\nnodes = 1\ndevices_per_node = 1\nmicrobatch = 1\ndp = 1\ntp = 1\nzero_level = 0\n' "$1"; }
 { printf 'version = 1\nglobal_batch = 1\nmicrobatches = 1\n'; stage 0; stage 2; } > plan.toml
 generate 2 stages --plan plan.toml && same stages
+# By a plan that is chosen for generation, which fits the run's ranks and is the fastest one of its list.
+"$BRUME" plan "$deck" --set "$profile" --set cluster.devices_per_node=2 --set generation.prompts=21 \
+  --set generation.token_s=10 --for generation --json -o chosen.toml > chosen.json 2> out.log || complain "no plan for generation"
+generate 2 chosen --plan chosen.toml --batch "$(sed -n 's/^  "batch": \([0-9]*\),/\1/p' chosen.json)" && same chosen
+sed -n 's/.*"tokens_per_s": \([0-9.]*\),/\1/p' chosen.json > speeds
+[ "$(wc -l < speeds)" -ge 3 ] && [ "$(sort -grs speeds | head -1)" = "$(head -1 speeds)" ] || complain "another plan is faster"
+code=0; "$BRUME" plan "$deck" --set "$profile" --set generation.token_s=1e-9 --for generation > out.log 2>&1 || code=$?
+[ "$code" -eq 3 ] && grep -q 'no plan keeps the limits' out.log || complain "a limit that nothing keeps is kept"
 
 # A kill leaves whole answers and the beginning of one: the same command goes on.
 head -5 one > killed

@@ -87,6 +87,31 @@ TEST(OperatorTime, OutsideTheTableTheNearestEfficiencyHolds) {
   EXPECT_EQ(matmul({600, 64, 32}).source, Source::roofline);
 }
 
+// A hundredth of the rows of {100, 64, 32}: as long as their bytes, at most as long as all rows.
+TEST(OperatorTime, FewRowsReadAllWeights) {
+  const std::vector<std::int64_t> dims{1, 64, 32};
+  const auto seconds = [&](double bytes) {
+    return operator_time(sample(), "matmul", dims, false, 1e4, bytes).seconds;
+  };
+  EXPECT_NEAR(seconds(1e3), 1e-5, 1e-15);
+  EXPECT_NEAR(seconds(5e6), 5e-4, 1e-15);
+  EXPECT_NEAR(seconds(1e9), 1e-3, 1e-15);
+}
+
+TEST(OperatorTime, BytesReachTheShareOfPassesOverMemory) {
+  Profile profile;
+  profile.flops_per_s = 1e12;
+  profile.bytes_per_s = 1e10;
+  profile.efficiencies = {{"matmul", 0.1, 100.0}, {"matmul", 0.5, 10000.0}};
+  const std::vector<std::int64_t> dims{1, 4096, 4096};
+  const auto seconds = [&] {
+    return operator_time(profile, "matmul", dims, false, 3e7, 3e7).seconds;
+  };
+  EXPECT_NEAR(seconds(), 3e-3 / 0.5, 1e-12);
+  profile.efficiencies.push_back({"pointwise", 0.75});
+  EXPECT_NEAR(seconds(), 3e-3 / 0.75, 1e-12);
+}
+
 TEST(OperatorTime, OfEqualSizesTheRowOfTheGroupHolds) {
   Profile profile = sample();
   profile.operators.push_back({"matmul", {100, 64, 32}, 5e-3, 7e-3, 4});

@@ -161,7 +161,6 @@ std::vector<std::string> row(const Candidate& one) {
           fmt::format("{}", one.plan.plan.stages.front().tp),
           fmt::format("{}", one.batch),
           fmt::format("{:.1f}", one.tokens_per_s()),
-          format_seconds(f.seconds),
           format_seconds(f.first_token_s),
           format_seconds(f.token_s),
           fmt::format("{:.0f} %", 100.0 * f.prompt_share),
@@ -202,12 +201,18 @@ int plan_generation(const PlanOptions& options) {
           "no plan keeps the limits of [generation]: the fastest one takes {} to the first token "
           "and {} from token to token",
           format_seconds(best.forecast.first_token_s), format_seconds(best.forecast.token_s));
-  Table table({"copies", "tp", "batch", "tokens/s", "all", "first token", "next token",
-               "in prompts", "keys", "other", "device hours / 1M"});
+  Table table({"copies", "tp", "batch", "tokens/s", "first token", "next token", "prompts", "keys",
+               "other", "hours / 1M"});
   for (std::size_t i = 0; i < std::min(found.size(), std::size_t(options.top) + 1); ++i)
     table.add(row(found[i]));
-  log::info("{}, {} sequences at once on each: {:.1f} tokens/s predicted\n{}", best.plan.text(),
-            best.batch, best.tokens_per_s(), table.text(terminal::columns(STDERR_FILENO)));
+  const std::size_t columns = terminal::columns(STDERR_FILENO);
+  log::info(
+      "{}",
+      wrapped(fmt::format("{}, {} at once on each: {:.1f} tokens/s predicted, all answers in "
+                          "{}\n{}",
+                          best.plan.text(), counted(best.batch, "sequence"), best.tokens_per_s(),
+                          format_seconds(best.forecast.seconds), table.text(columns)),
+              columns));
   const std::string text = plan::text(best.plan.plan);
   if (!options.output.empty()) {
     write_file(options.output, text);

@@ -165,8 +165,13 @@ Time operator_time(const Profile& profile, const std::string& kind,
 
   // The nearest row's roofline is that of these dims scaled by its work, so its efficiency carries
   // over when its time is scaled back.
-  if (const OperatorRow* row = nearest_row(profile, kind, dims, backward))
-    return {time_of(*row, backward) * work(kind, dims) / work(kind, row->dims), Source::roofline};
+  if (const OperatorRow* row = nearest_row(profile, kind, dims, backward)) {
+    const double row_s = time_of(*row, backward);
+    const double scaled_s = row_s * work(kind, dims) / work(kind, row->dims);
+    // Few rows of a product still read all of its weights.
+    const double bytes_s = profile.bytes_per_s > 0.0 ? bytes / profile.bytes_per_s : 0.0;
+    return {std::max(scaled_s, std::min(bytes_s, row_s)), Source::roofline};
+  }
   require(profile.flops_per_s > 0.0 && profile.bytes_per_s > 0.0, Failure::input,
           "profile '{}' has neither a '{}' row nor flops_per_s and bytes_per_s", profile.title(),
           kind);
