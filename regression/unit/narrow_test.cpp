@@ -319,29 +319,133 @@ TYPED_TEST(NarrowKernels, SwigluAndGeluErf) {
   expect_rounded(a);
 }
 
-TYPED_TEST(NarrowKernels, Attention) {
-  using Pair = PairOf<TypeParam>;
-  AttentionShape shape{2, 130, 4, 24};
-  shape.kv_heads = 2;
-  shape.group = 2;
-  const int tokens = 2 * 130;
-  Pair qkv(tokens, shape.width(), 1), o(tokens, 96, 2), d_o(tokens, 96, 3),
-      dqkv(tokens, shape.width(), 4);
-  Array lse(1, tokens * 4), lse_wide(1, tokens * 4);
-  attention_forward<TypeParam>(shape, qkv.matrix(), o.matrix(), lse.vector());
-  attention_forward(shape, qkv.wide.matrix(), o.wide.matrix(), lse_wide.vector());
-  expect_rounded(o);
-  expect_close(lse, lse_wide);
+/// Weights are rounded too, each once, which adds half a place of the largest value at most.
+template <class Storage>
+void expect_weighed(PairOf<Storage>& pair) {
+  const std::vector<float> expected = pair.wide.values();
+  float largest = 0.0f;
+  for (const float value : expected) largest = std::max(largest, std::abs(value));
+  for (std::size_t i = 0; i < expected.size(); ++i)
+    ASSERT_NEAR(float(pair.narrow[i]), expected[i],
+                (std::abs(expected[i]) + largest) * half_a_place<Storage>)
+        << i;
+}
 
-  Pair seen(o.wide);  // backward sees the rounded output
-  seen.narrow = o.narrow;
-  for (int n = 0; n < tokens; ++n)
-    for (int c = 0; c < 96; ++c) seen.wide(n, c) = o.narrow[std::size_t(n * 96 + c)];
-  attention_backward<TypeParam>(shape, qkv.matrix(), seen.matrix(), lse.vector(), d_o.matrix(),
+template <class Storage>
+struct NarrowAttention {
+  explicit NarrowAttention(const AttentionShape& of, float spread = 1.0f)
+      : shape(of),
+        tokens(of.batch * of.seq_len),
+        width(of.heads * of.head_dim),
+        qkv(random_array(tokens, of.width(), 1, spread)),
+        o(tokens, width, 2),
+        d_o(tokens, width, 3),
+        dqkv(tokens, of.width(), 4),
+        lse(1, tokens * of.heads),
+        lse_wide(lse) {}
+
+  void forward() { attention_forward<Storage>(shape, qkv.matrix(), o.matrix(), lse.vector()); }
+  void backward() {
+    attention_backward<Storage>(shape, qkv.matrix(), o.matrix(), lse.vector(), d_o.matrix(),
                                 dqkv.matrix());
-  attention_backward(shape, qkv.wide.matrix(), seen.wide.matrix(), lse.vector(), d_o.wide.matrix(),
-                     dqkv.wide.matrix());
-  expect_rounded(dqkv);
+  }
+  void expect_wide() {
+    forward();
+    attention_forward(shape, qkv.wide.matrix(), o.wide.matrix(), lse_wide.vector());
+    expect_weighed(o);
+    expect_close(lse, lse_wide);
+    for (int n = 0; n < tokens; ++n)  // backward sees the rounded output
+      for (int c = 0; c < width; ++c) o.wide(n, c) = o.narrow[std::size_t(n * width + c)];
+    backward();
+    attention_backward(shape, qkv.wide.matrix(), o.wide.matrix(), lse.vector(), d_o.wide.matrix(),
+                       dqkv.wide.matrix());
+    expect_weighed(dqkv);
+  }
+
+  AttentionShape shape;
+  int tokens, width;
+  PairOf<Storage> qkv, o, d_o, dqkv;
+  Array lse, lse_wide;
+};
+
+// Less than a tile, whole blocks and spans, one more, odd sizes; shared key heads, also of another
+// rank's part.
+TYPED_TEST(NarrowKernels, Attention) {
+  for (const AttentionShape& shape :
+       {AttentionShape{1, 1, 1, 1}, AttentionShape{2, 7, 3, 5}, AttentionShape{1, 64, 2, 32},
+        AttentionShape{2, 130, 4, 24, 2, 2}, AttentionShape{1, 257, 1, 64},
+        AttentionShape{1, 333, 2, 80, 1, 2}, AttentionShape{2, 33, 2, 8, 2, 2, 2},
+        AttentionShape{1, 128, 1, 128}}) {
+    SCOPED_TRACE(testing::Message() << shape.seq_len << " x " << shape.head_dim);
+    NarrowAttention<TypeParam>(shape).expect_wide();
+  }
+}
+
+/// Documents of up to `longest` tokens.
+std::vector<std::int32_t> documents_of(const AttentionShape& shape, int longest) {
+  std::mt19937 random(7);
+  std::vector<std::int32_t> begins;
+  for (int b = 0; b < shape.batch; ++b)
+    for (int begin = 0, end = 0, n = 0; n < shape.seq_len; ++n) {
+      if (n == end) begin = n, end = n + 1 + int(random() % unsigned(longest));
+      begins.push_back(begin);
+    }
+  return begins;
+}
+
+TYPED_TEST(NarrowKernels, AttentionWithinWindowsAndDocuments) {
+  for (const int window : {0, 1, 31, 33, 100, 300})
+    for (const int longest : {0, 1, 50, 200}) {
+      SCOPED_TRACE(testing::Message() << "window " << window << ", documents " << longest);
+      NarrowAttention<TypeParam> c({2, 300, 2, 24, 1, 2, 0, window});
+      const std::vector<std::int32_t> begins =
+          longest > 0 ? documents_of(c.shape, longest) : std::vector<std::int32_t>();
+      if (longest > 0) c.shape.documents = {begins.data()};
+      c.expect_wide();
+    }
+}
+
+// Scores of some units, of which a cap of 2 leaves little; scales below and above one.
+TYPED_TEST(NarrowKernels, AttentionWithCapsAndScales) {
+  for (const float cap : {0.0f, 2.0f, 50.0f})
+    for (const float scale : {0.3f, 1.25f}) {
+      SCOPED_TRACE(testing::Message() << "cap " << cap << ", scale " << scale);
+      NarrowAttention<TypeParam>({1, 200, 2, 24, 1, 2, 0, 90, scale, cap}).expect_wide();
+    }
+}
+
+// Values that are not finite stay in their document.
+TYPED_TEST(NarrowKernels, AttentionThatIsNotFiniteSpoilsNoOtherDocument) {
+  NarrowAttention<TypeParam> c({1, 333, 2, 12});
+  const std::vector<std::int32_t> begins = documents_of(c.shape, 60);
+  c.shape.documents = {begins.data()};
+  const auto width = std::size_t(c.shape.width());
+  for (std::size_t i = 0; i < width; ++i) c.qkv.narrow[100 * width + i] = NAN;
+  c.forward(), c.backward();
+  for (std::size_t n = 0; n < 333; ++n)
+    for (std::size_t i = 0; i < width; ++i) {
+      const bool finite = std::isfinite(float(c.o.narrow[n * 24 + i % 24])) &&
+                          std::isfinite(float(c.dqkv.narrow[n * width + i]));
+      if (begins[n] != begins[100]) {
+        ASSERT_TRUE(finite) << n;
+      } else if (n == 100) {
+        ASSERT_FALSE(finite);
+      }
+    }
+}
+
+TYPED_TEST(NarrowKernels, AttentionHasTheSameBitsForAnyNumberOfThreads) {
+  std::vector<std::vector<TypeParam>> found;
+  for (const int threads : {1, 3}) {
+    use_threads(threads);
+    NarrowAttention<TypeParam> c({2, 150, 6, 40, 2, 3});
+    c.forward(), c.backward();
+    found.push_back(c.o.narrow), found.push_back(c.dqkv.narrow);
+  }
+  use_threads(1);
+  const auto same_bits = [](const TypeParam& a, const TypeParam& b) { return a.bits == b.bits; };
+  for (const std::size_t i : {0, 1})
+    EXPECT_TRUE(std::equal(found[i].begin(), found[i].end(), found[i + 2].begin(), same_bits));
 }
 
 TYPED_TEST(NarrowKernels, CrossEntropy) {

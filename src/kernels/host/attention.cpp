@@ -2,7 +2,9 @@
 
 #include <cmath>
 
+#include "kernels/host/attention_by_tiles.hpp"
 #include "kernels/host/attention_tile.hpp"
+#include "kernels/host/tiles.hpp"
 #include "kernels/vector_math.hpp"
 
 namespace brume::kernels {
@@ -41,7 +43,7 @@ void softmax_tile(const Tile& tile, const AttentionShape& shape, float* scores, 
 void forward_block(const AttentionShape& shape, const Head<const float>& in, int first_query,
                    float* out, std::int64_t stride, float* lse) {
   const int head_dim = shape.head_dim;
-  alignas(Lanes) float scores[tile_floats];
+  alignas(Lanes) float scores[score_floats];
   Running running;
   const int last_query = std::min(first_query + query_block, shape.seq_len);
   for (int n = first_query; n < last_query; ++n) std::fill_n(out + n * stride, head_dim, 0.0f);
@@ -74,20 +76,25 @@ void forward(const AttentionShape& shape, const ConstMatrix& qkv, const Matrix& 
   });
 }
 
-/// The forward of 16-bit storage, on fp32 copies of one head at a time.
+/// The forward of 16-bit storage: by tiles, or on fp32 copies of one head at a time.
 template <Narrow Storage>
 void forward(const AttentionShape& shape, const MatrixView<const Storage>& qkv,
              const MatrixView<Storage>& o, const Vector& lse) {
   for_each("attention_forward", std::int64_t(shape.batch) * shape.heads, [=](std::int64_t unit) {
     const int h = int(unit % shape.heads), b = int(unit / shape.heads);
     const Head in = head_of(qkv, shape, b, h);
+    Storage* const out = &o(std::int64_t(b) * shape.seq_len, h * shape.head_dim);
+    if constexpr (std::is_same_v<Storage, bfloat16>)
+      if (has_tile_registers() && forward_by_tiles(shape, in, out, std::int64_t(o.stride(0)),
+                                                   lse.data() + unit * shape.seq_len))
+        return;
     WideHead wide(shape, 4);
     wide.load(0, in.q, in.stride), wide.load(1, in.k, in.stride), wide.load(2, in.v, in.stride);
     const Head<float> head = wide.head(0, b);
     for (int first = 0; first < shape.seq_len; first += query_block)
       forward_block(shape, {head.q, head.k, head.v, head.stride, b}, first, wide.at(3), head.stride,
                     lse.data() + unit * shape.seq_len);
-    wide.store(3, &o(std::int64_t(b) * shape.seq_len, h * shape.head_dim), o.stride(0));
+    wide.store(3, out, o.stride(0));
   });
 }
 

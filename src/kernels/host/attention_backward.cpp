@@ -1,6 +1,11 @@
 #include "kernels/attention.hpp"
 
+#include <optional>
+#include <type_traits>
+
+#include "kernels/host/attention_by_tiles.hpp"
 #include "kernels/host/attention_tile.hpp"
+#include "kernels/host/tiles.hpp"
 #include "kernels/vector_math.hpp"
 
 namespace brume::kernels {
@@ -47,8 +52,8 @@ void softmax_backward_tile(const Tile& tile, const AttentionShape& shape, const 
 void backward_tile(const Tile& tile, const AttentionShape& shape, const Head<const float>& in,
                    const Output& output, const Head<float>& grad) {
   const int head_dim = shape.head_dim;
-  alignas(Lanes) float p[tile_floats];
-  alignas(Lanes) float d_s[tile_floats];
+  alignas(Lanes) float p[score_floats];
+  alignas(Lanes) float d_s[score_floats];
   const Factor q{in.q, in.stride}, k{in.k, in.stride}, v{in.v, in.stride};
   const Factor d_o{output.d_o, output.d_o_stride};
   scores_of(tile, head_dim, shape.score_scale(), q, k, p);
@@ -88,12 +93,40 @@ void backward_group(const AttentionShape& shape, int b, int key_head, const Cons
     if (shape.key_head(h) == key_head) backward(shape, b, h, qkv, o, lse, d_o, dqkv);
 }
 
+/// The same by tiles. @return false if fp32 copies must do it
+bool backward_group_by_tiles(const AttentionShape& shape, int b, int key_head,
+                             const ConstMatrixOf<bfloat16>& qkv, const ConstMatrixOf<bfloat16>& o,
+                             const ConstVector& lse, const ConstMatrixOf<bfloat16>& d_o,
+                             const MatrixOf<bfloat16>& dqkv) {
+  std::optional<TiledBackward> tiled;
+  std::optional<Head<bfloat16>> grad;
+  for (int h = 0; h < shape.heads; ++h) {
+    if (shape.key_head(h) != key_head) continue;
+    const std::int64_t token = std::int64_t(b) * shape.seq_len;
+    const int column = h * shape.head_dim;
+    const Head in = head_of(qkv, shape, b, h);
+    grad = head_of(dqkv, shape, b, h);
+    if (!tiled) tiled.emplace(shape, in);
+    if (!tiled->add_head(in,
+                         {&o(token, column), std::int64_t(o.stride(0)), &d_o(token, column),
+                          std::int64_t(d_o.stride(0)),
+                          lse.data() + (std::int64_t(b) * shape.heads + h) * shape.seq_len},
+                         grad->q, grad->stride))
+      return false;
+  }
+  if (tiled) tiled->store(*grad);
+  return true;
+}
+
 /// The same on fp32 copies: gradients are rounded once, after the last addition.
 template <Narrow Storage>
 void backward_group(const AttentionShape& shape, int b, int key_head,
                     const MatrixView<const Storage>& qkv, const MatrixView<const Storage>& o,
                     const ConstVector& lse, const MatrixView<const Storage>& d_o,
                     const MatrixView<Storage>& dqkv) {
+  if constexpr (std::is_same_v<Storage, bfloat16>)
+    if (has_tile_registers() && backward_group_by_tiles(shape, b, key_head, qkv, o, lse, d_o, dqkv))
+      return;
   enum { q, k, v, d_q, d_k, d_v, out, d_out, arrays };
   WideHead wide(shape, arrays);
   wide.clear(d_k), wide.clear(d_v);

@@ -19,7 +19,7 @@ namespace brume::kernels {
 // wasted; many keys, because oneDNN runs near its peak then (measured for head_dim 32 and 64).
 constexpr int query_block = 64;
 constexpr int key_block = 256;
-constexpr int tile_floats = query_block * key_block;
+constexpr int score_floats = query_block * key_block;
 static_assert(key_block % lanes == 0, "else a row of a tile has no room for whole vectors");
 static_assert(key_block % query_block == 0, "else a query of a tile might see none of its keys");
 

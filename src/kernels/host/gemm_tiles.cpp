@@ -4,46 +4,22 @@
 #include <cstring>
 #include <vector>
 
-#include <oneapi/dnnl/dnnl.h>
-
 #include "kernels/host/gemm.hpp"
 #include "kernels/host/loops.hpp"
 #include "kernels/host/quantized_blocks.hpp"
 #include "kernels/host/quantized_vectors.hpp"
+#include "kernels/host/tiles.hpp"
 
 #ifdef __x86_64__
-
-#include <immintrin.h>
 
 namespace brume::kernels {
 namespace {
 
-// A tile has 16 rows of 64 bytes. Tiles of B hold 16 of its rows, which are columns of the result;
-// a tile of A holds pairs of elements of 16 of its rows, those of a pair of places side by side.
-// Their product is a tile of the result's transpose.
-constexpr int tile_rows = 16;
-constexpr int tile_inner = 32;               // elements of a row
+// Tiles of B hold 16 of its rows, which are columns of the result; a tile of A holds pairs of
+// elements of 16 of its rows, those of a pair of places side by side. Their product is a tile of
+// the result's transpose.
 constexpr int tile_columns = 2 * tile_rows;  // of the result that a block has
-constexpr int tile_floats = tile_rows * tile_rows;
 constexpr int block_floats = 4 * tile_floats;
-
-struct alignas(64) TileConfig {
-  std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
-  std::uint16_t row_bytes[16] = {};
-  std::uint8_t rows[16] = {};
-};
-
-__attribute__((target("amx-tile"))) void configure_tiles() {
-  TileConfig config;
-  std::fill_n(config.row_bytes, 8, std::uint16_t{64});
-  std::fill_n(config.rows, 8, std::uint8_t{tile_rows});
-  _tile_loadconfig(&config);
-}
-
-__attribute__((target("amx-tile"))) void release_tiles() { _tile_release(); }
-
-#define BRUME_WITH_TILES \
-  __attribute__((target("amx-tile,amx-bf16,avx512f,avx512bw,avx512vl,avx512bf16")))
 
 /// 32 rows of B in memory, `stride` elements apart.
 struct StoredRows {
@@ -124,31 +100,6 @@ BRUME_WITH_TILES void multiply_tiles(const bfloat16* a, const bfloat16* next, co
   _tile_stored(3, out + 3 * tile_floats, 64);
 }
 
-/// Swaps bit `step` of the row and of the column of each number in a tile.
-template <int step>
-void swap_bit(Lanes (&rows)[tile_rows]) {
-  using Places = std::int32_t __attribute__((vector_size(64)));
-  Places low{}, high{};
-  for (int j = 0; j < lanes; ++j) {
-    low[j] = (j & step) == 0 ? j : lanes + j - step;
-    high[j] = (j & step) == 0 ? j + step : lanes + j;
-  }
-#pragma GCC unroll 16
-  for (int i = 0; i < tile_rows; ++i) {
-    if ((i & step) != 0) continue;
-    const Lanes a = rows[i], b = rows[i + step];
-    rows[i] = __builtin_shuffle(a, b, low);
-    rows[i + step] = __builtin_shuffle(a, b, high);
-  }
-}
-
-void transpose_tile(float* tile) {
-  Lanes rows[tile_rows];
-  std::memcpy(rows, tile, sizeof rows);
-  swap_bit<1>(rows), swap_bit<2>(rows), swap_bit<4>(rows), swap_bit<8>(rows);
-  std::memcpy(tile, rows, sizeof rows);
-}
-
 /// Pairs of elements of each 16 rows; zeros where rows end.
 std::vector<bfloat16> in_pairs(std::int64_t m, std::int64_t k, const FactorOf<bfloat16>& a) {
   const std::int64_t blocks = ceil_div(m, tile_rows);
@@ -207,11 +158,8 @@ void with_rows(std::int64_t m, std::int64_t n, std::int64_t k, const QuantizedFa
 }  // namespace
 
 bool has_tiles(std::int64_t m, std::int64_t k) {
-  // oneDNN asks the system for them, and may be told to do without.
-  static const bool has =
-      (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core_amx) == dnnl_cpu_isa_avx512_core_amx;
   constexpr std::int64_t most_rows = 256;  // beyond, oneDNN's copy of B costs little
-  return has && m <= most_rows && k % tile_inner == 0;
+  return has_tile_registers() && m <= most_rows && k % tile_inner == 0;
 }
 
 template <class FactorB, class Result>
@@ -227,7 +175,8 @@ void gemm_tiles(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf<b
       const bfloat16* const from = pairs.data() + row * k;
       const bool two = row + tile_rows < m;
       multiply_tiles(from, two ? from + tile_rows * k : nullptr, rows, out);
-      for (int tile = 0; tile < (two ? 4 : 2); ++tile) transpose_tile(out + tile * tile_floats);
+      for (int tile = 0; tile < (two ? 4 : 2); ++tile)
+        transpose_tile(out + tile * tile_floats, lanes, out + tile * tile_floats);
       for (std::int64_t r = 0; r < std::min<std::int64_t>(2 * tile_rows, m - row); ++r) {
         Result* const to = c + (row + r) * stride + first;
         const float* const sums = out + r / tile_rows * 2 * tile_floats + r % tile_rows * lanes;
