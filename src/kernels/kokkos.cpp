@@ -33,6 +33,11 @@ std::string kokkos_version() {
          "." + number(KOKKOS_VERSION % 100) + " " + Kokkos::DefaultExecutionSpace::name();
 }
 
+void observe_regions(void (*begin)(const char*), void (*end)()) {
+  Kokkos::Tools::Experimental::set_push_region_callback(begin);
+  Kokkos::Tools::Experimental::set_pop_region_callback(end);
+}
+
 Region::Region(const char* name) : named_(Kokkos::Profiling::profileLibraryLoaded()) {
   if (named_) Kokkos::Profiling::pushRegion(name);
 }

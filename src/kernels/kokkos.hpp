@@ -12,6 +12,10 @@ void start_kokkos();
 /// "Kokkos 3.4.0 Serial".
 std::string kokkos_version();
 
+/// Calls `begin` with the name of each Region that begins, and `end` when it ends, on its thread;
+/// null: no more.
+void observe_regions(void (*begin)(const char*), void (*end)());
+
 /// Names a stretch of the calling thread's time in Kokkos' profiling tools.
 class Region {
  public:

@@ -9,6 +9,7 @@
 #include "base/error.hpp"
 #include "kernels/host/few_rows.hpp"
 #include "kernels/host/quantized_blocks.hpp"
+#include "kernels/kokkos.hpp"
 #include "kernels/pointwise.hpp"
 
 namespace brume::kernels {
@@ -76,6 +77,7 @@ template <class StorageA, class StorageB, class Result>
 void gemm(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf<StorageA>& a,
           const FactorOf<StorageB>& b, Write write, Result* c, std::int64_t stride,
           const Result* row) {
+  const Region region("matrix product");
   // fp32, 2 cores, the shapes of layers of 256 and 768 features: with B transposed the primitive is
   // up to twice as fast as sgemm for 128 and 256 tokens (inner size 1024) and 5 % slower at most
   // for 4096; else sgemm is as fast for few tokens and up to twice as fast for many.
