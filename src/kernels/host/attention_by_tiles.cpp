@@ -16,30 +16,11 @@ namespace {
 // Softmax then needs no sum within a register. A product reads rows of its left factor as they are
 // stored; its right factor has tiles of pairs: the elements of two successive inner numbers side by
 // side. Queries and keys behind the last one are zeros that nobody sees.
-constexpr int side = 2 * tile_rows;
 constexpr int block_floats = side * side;
-constexpr int tile_elements = tile_rows * tile_inner;
 constexpr int key_blocks = 4;    // of a forward's softmax, and of a span
 constexpr int query_blocks = 4;  // of a span, for which gradients stay in the cache
 constexpr int span = key_blocks * side;
 static_assert(key_blocks == query_blocks, "spans are square");
-
-/// Memory of the calling thread that begins with a cache line.
-template <class Value>
-class Kept {
- public:
-  Value* get(std::int64_t count) {
-    const std::int64_t lines = ceil_div(count * std::int64_t(sizeof(Value)), sizeof(Line));
-    if (std::int64_t(lines_.size()) < lines) lines_.resize(std::size_t(lines));
-    return reinterpret_cast<Value*>(lines_.data());
-  }
-
- private:
-  struct alignas(64) Line {
-    std::byte bytes[64];
-  };
-  std::vector<Line> lines_;
-};
 
 /// to = 32 rows of `columns` elements of `from`, of which `rows` are there; zeros elsewhere.
 ///
@@ -56,80 +37,6 @@ bool copy_block(const bfloat16* from, std::int64_t stride, int rows, int columns
   }
   return most < 0x7f80u;
 }
-
-/// tile[i][j] = the pair x[2 i][j], x[2 i + 1][j] of 32 rows and 16 columns.
-void pair_rows(const bfloat16* x, std::int64_t stride, bfloat16* tile) {
-  for (int i = 0; i < tile_rows; ++i, x += 2 * stride, tile += tile_inner) {
-    std::uint32_t pairs[tile_rows];
-#pragma omp simd
-    for (int j = 0; j < tile_rows; ++j)
-      pairs[j] = std::uint32_t(x[j].bits) | std::uint32_t(x[stride + j].bits) << 16;
-    std::memcpy(tile, pairs, sizeof pairs);
-  }
-}
-
-/// tile[i][j] = the pair x[j][2 i], x[j][2 i + 1] of 16 rows and 32 columns.
-void pair_columns(const bfloat16* x, std::int64_t stride, bfloat16* tile) {
-  transpose_tile(reinterpret_cast<const float*>(x), stride / 2, reinterpret_cast<float*>(tile));
-}
-
-/// to[c][r] = x[r][c] of 32 rows and 16 columns.
-void transpose_rows(const bfloat16* x, std::int64_t stride, bfloat16* to) {
-  alignas(64) bfloat16 tile[tile_elements];
-  pair_rows(x, stride, tile);
-  transpose_tile(reinterpret_cast<const float*>(tile), tile_rows, reinterpret_cast<float*>(to));
-}
-
-/// 32 rows of a left factor; its elements lie `step` apart from one 32 columns to the next.
-struct Left {
-  const bfloat16* data;
-  std::int64_t stride, step;
-};
-
-/// Tiles of 32 columns of a right factor: the second 16 lie `half` behind the first ones.
-struct Right {
-  const bfloat16* data;
-  std::int64_t half, step;
-};
-
-/// c = a b, or c += a b, of the inner 32 numbers whose bits are set.
-template <Write write>
-BRUME_WITH_TILES void multiply(const Left& a, const Right& b, unsigned steps, float* c,
-                               std::int64_t stride) {
-  const std::int64_t bytes = stride * std::int64_t(sizeof(float));
-  float* const below = c + tile_rows * stride;
-  if constexpr (write == Write::accumulate) {
-    _tile_loadd(0, c, bytes);
-    _tile_loadd(1, c + tile_rows, bytes);
-    _tile_loadd(2, below, bytes);
-    _tile_loadd(3, below + tile_rows, bytes);
-  } else {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-  }
-  const std::int64_t a_bytes = a.stride * std::int64_t(sizeof(bfloat16));
-  for (int s = 0; steps >> s != 0; ++s) {
-    if ((steps >> s & 1u) == 0) continue;
-    const bfloat16* const left = a.data + s * a.step;
-    const bfloat16* const right = b.data + s * b.step;
-    _tile_loadd(4, left, a_bytes);
-    _tile_loadd(6, right, 64);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(7, right + b.half, 64);
-    _tile_dpbf16ps(1, 4, 7);
-    _tile_loadd(5, left + tile_rows * a.stride, a_bytes);
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
-  }
-  _tile_stored(0, c, bytes);
-  _tile_stored(1, c + tile_rows, bytes);
-  _tile_stored(2, below, bytes);
-  _tile_stored(3, below + tile_rows, bytes);
-}
-
-constexpr unsigned first_bits(int count) { return (1u << count) - 1u; }
 
 inline void store_lanes(const Lanes& from, float* to) { std::memcpy(to, &from, sizeof from); }
 
@@ -338,19 +245,20 @@ bool forward_by_tiles(const AttentionShape& shape, const Head<const bfloat16>& i
     for (int first = sight.first_key(query) / side * side; first < end; first += span) {
       const int count = std::min(span, end - first);
       for (int k = 0; k < count; k += side)
-        multiply<Write::replace>({keys + std::int64_t(first + k) * columns, columns, tile_inner},
-                                 {queries, steps * tile_elements, tile_elements}, first_bits(steps),
-                                 scores + k * side, side);
+        multiply<Write::replace>(
+            {keys + std::int64_t(first + k) * columns, columns, tile_rows * columns, tile_inner},
+            {queries, steps * tile_elements, tile_elements}, first_bits(steps), scores + k * side,
+            side);
       const bool hides = !sight.all(query, first, count);
       for (int half = 0; half < 2; ++half)
         softmax_columns(shape, sight, query + half * tile_rows, first, count, hides,
                         scores + half * lanes, out + half * lanes, columns, running[half],
                         weights + half * key_blocks * tile_elements);
       for (int d = 0; d < columns; d += side)
-        multiply<Write::accumulate>(
-            {values + std::int64_t(first) * columns + d * side, side, columns * side},
-            {weights, key_blocks * tile_elements, tile_elements}, first_bits(count / side),
-            out + d * side, side);
+        multiply<Write::accumulate>({values + std::int64_t(first) * columns + d * side, side,
+                                     tile_rows * side, columns * side},
+                                    {weights, key_blocks * tile_elements, tile_elements},
+                                    first_bits(count / side), out + d * side, side);
     }
     for (int half = 0; half < 2; ++half) {
       const int n = query + half * tile_rows;
@@ -516,19 +424,19 @@ bool TiledBackward::add_head(const Head<const bfloat16>& in, const HeadOutput& o
   for (int first_key = 0; first_key < tokens; first_key += span)
     for (int first_query = first_key; first_query < tokens; first_query += span) {
       if (sight.first_key(first_query) >= first_key + span) break;  // as do all later ones
-      unsigned queries_of[key_blocks] = {}, keys_of[query_blocks] = {};
+      std::uint64_t queries_of[key_blocks] = {}, keys_of[query_blocks] = {};
       for (int j = 0; j < query_blocks; ++j) {
         const int query = first_query + j * side;
         const std::int64_t at = std::int64_t(query) * columns;
         for (int i = 0; query < tokens && i < key_blocks; ++i) {
           const int key = first_key + i * side;
           if (key >= tokens || !sight.any(query, key, side)) continue;
-          queries_of[i] |= 1u << j, keys_of[j] |= 1u << i;
+          queries_of[i] |= first_bits(1) << j, keys_of[j] |= first_bits(1) << i;
           const std::int64_t row = std::int64_t(key) * columns;
-          multiply<Write::replace>({keys + row, columns, tile_inner},
+          multiply<Write::replace>({keys + row, columns, tile_rows * columns, tile_inner},
                                    {query_pairs + at, steps * tile_elements, tile_elements},
                                    first_bits(steps), spans.scores, side);
-          multiply<Write::replace>({values + row, columns, tile_inner},
+          multiply<Write::replace>({values + row, columns, tile_rows * columns, tile_inner},
                                    {gradient_pairs + at, steps * tile_elements, tile_elements},
                                    first_bits(steps), spans.d_p, side);
           const int place = i * side * span + j * side;
@@ -542,17 +450,18 @@ bool TiledBackward::add_head(const Head<const bfloat16>& in, const HeadOutput& o
         for (int t = 0; queries_of[i] != 0 && t < tiles; t += 2) {
           const std::int64_t place = std::int64_t(first_key + i * side) * columns + t * tile_rows;
           const std::int64_t tile = at + t * tile_elements;
-          multiply<Write::accumulate>({spans.p + i * side * span, span, side},
+          multiply<Write::accumulate>({spans.p + i * side * span, span, tile_rows * span, side},
                                       {gradient_rows + tile, tile_elements, side * columns},
                                       queries_of[i], d_values + place, columns);
-          multiply<Write::accumulate>({spans.d_s + i * side * span, span, side},
+          multiply<Write::accumulate>({spans.d_s + i * side * span, span, tile_rows * span, side},
                                       {query_rows + tile, tile_elements, side * columns},
                                       queries_of[i], d_keys + place, columns);
         }
       for (int j = 0; j < query_blocks; ++j)
         for (int d = 0; keys_of[j] != 0 && d < columns; d += side)
           multiply<Write::accumulate>(
-              {turned + std::int64_t(first_key) * columns + d * side, side, side * columns},
+              {turned + std::int64_t(first_key) * columns + d * side, side, tile_rows * side,
+               side * columns},
               {spans.d_s_pairs + j * 2 * key_blocks * tile_elements, key_blocks * tile_elements,
                tile_elements},
               keys_of[j], d_queries + at + (std::int64_t(j) * columns + d) * side, side);

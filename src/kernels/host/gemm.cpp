@@ -96,6 +96,8 @@ void gemm(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf<Storage
       return add_row(m, n, c, stride, row);
     }
   }
+  if constexpr (std::is_same_v<StorageA, bfloat16> && std::is_same_v<StorageB, bfloat16>)
+    if (has_blocks(m, n, k)) return gemm_blocks(m, n, k, a, b, write, c, stride, row);
   if constexpr (std::is_same_v<StorageA, StorageB> && !std::is_same_v<StorageB, float16>) {
     const bool has_primitive = is_wide ? b.transpose == Transpose::yes : has_bfloat16_primitive();
     if (has_primitive && m > 0 && n > 0 && k > 0)

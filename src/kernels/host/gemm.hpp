@@ -73,6 +73,16 @@ template <class FactorB, class Result>
 void gemm_tiles(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf<bfloat16>& a,
                 const FactorB& b, Write write, Result* c, std::int64_t stride);
 
+/// Whether the processor has tiles and each size fills one.
+bool has_blocks(std::int64_t m, std::int64_t n, std::int64_t k);
+
+/// The same by tiles from packed copies of both factors, for sizes for which `has_blocks` holds.
+/// Each sum has an order of its own, which neither m, n nor the number of threads change.
+template <class Result>
+void gemm_blocks(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf<bfloat16>& a,
+                 const FactorOf<bfloat16>& b, Write write, Result* c, std::int64_t stride,
+                 const Result* row);
+
 /// The same by products of fp32 copies, bounded pieces at a time, for sizes that are not 0.
 template <class StorageA, class StorageB, class Result>
 void gemm_widened(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf<StorageA>& a,
