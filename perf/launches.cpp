@@ -367,6 +367,15 @@ void router_backward(ConstMatrix d_logits, ConstMatrixOf<Storage> x, ConstMatrix
     note_product("router_backward_weight", d_logits, x, dw, write, d_logits.extent(0));
   note_product("router_backward_input", d_logits, w, dx, Write::replace, w.extent(0));
 }
+template <class Storage>
+void sigmoid_forward(ConstMatrixOf<Storage> logits, Vector gates) {
+  note("sigmoid_forward", 0.0, logits, gates);
+}
+template <class Storage>
+void sigmoid_backward(ConstMatrixOf<Storage> logits, ConstVector d_gates,
+                      MatrixOf<Storage> d_logits) {
+  note("sigmoid_backward", 0.0, logits, d_gates, d_logits);
+}
 void choose_experts(ConstMatrix logits, bool, Vector gates, Routes) {
   const double copies = double(gates.size() * sizeof(std::int32_t));
   note("choose_experts", 0.0, logits, copies);

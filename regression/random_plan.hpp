@@ -52,6 +52,8 @@ inline model::Config random_experts_model(std::mt19937& random) {
   model.normalize_topk = pick(random, {0, 1}) == 1;
   model.balance_loss = pick(random, {0, 1}) * 0.1;
   model.z_loss = pick(random, {0, 1}) * 0.01;
+  model.shared_expert_ffn_size = pick(random, {0, 16, 48});
+  model.shared_expert_gate = model.shared_expert_ffn_size > 0 && pick(random, {0, 1}) == 1;
   return model;
 }
 
@@ -85,6 +87,14 @@ inline std::vector<model::Config> special_models() {
   mixtral.expert_ffn_size = 20;
   mixtral.balance_loss = 0.1;
   mixtral.z_loss = 0.01;
+  model::Config qwen2_moe = mixtral;
+  qwen2_moe.qkv_bias = true;
+  qwen2_moe.normalize_topk = false;
+  qwen2_moe.shared_expert_ffn_size = 24;
+  qwen2_moe.shared_expert_gate = true;
+  model::Config olmoe = mixtral;
+  olmoe.num_kv_heads = 2;
+  olmoe.qk_norm = olmoe.qk_norm_joint = true;
   model::Config neox = common;
   neox.family = &model::family("neox");
   neox.head_size = 10;
@@ -119,7 +129,8 @@ inline std::vector<model::Config> special_models() {
   gemma3.tied_head = true;
   // Smaller weights leave outputs so small that norms of them enlarge what was rounded.
   gemma2.init_std = gemma3.init_std = 0.15;
-  return {qwen3, neox, sequential, windowed, mistral, qwen3_moe, mixtral, gemma2, gemma3};
+  return {qwen3,     neox,    sequential, windowed, mistral, qwen3_moe,
+          qwen2_moe, mixtral, olmoe,      gemma2,   gemma3};
 }
 
 /// Freezes those parameters of a model whose names contain `part`.
@@ -173,6 +184,7 @@ inline void take_rows_of_blocks(int i, model::Config& model) {
   model.hidden_size = 128, model.head_size = i % 3 == 0 ? 64 : 32;
   model.ffn_size = i % 3 == 0 ? 256 : 128;
   if (model.num_experts > 0) model.expert_ffn_size = model.ffn_size;
+  if (model.shared_expert_ffn_size > 0) model.shared_expert_ffn_size = model.ffn_size;
 }
 
 /// Gives a model an adapter of layers in blocks of 4 or 8 bits.
@@ -187,7 +199,7 @@ inline bool trains_all(const model::Config& model) {
 }
 
 inline bool allows_tp(const model::Config& model, int tp) {
-  return model.num_heads % tp == 0 && model::quantization_fault(model, tp).empty() &&
+  return plan::tensor_fault(model, tp).empty() &&
          (!model.adapter.is_of_experts() || model.num_experts % tp == 0);
 }
 
@@ -213,6 +225,7 @@ inline void divide_experts(std::mt19937& random, const model::Config& model, pla
   plan::Stage changed = stage;
   changed.ep = stage.tp * over_data;
   if (over_data == 1 || stage.dp % over_data != 0 || model.num_experts % changed.ep != 0) return;
+  if (!plan::tensor_fault(model, stage.tp, changed.ep).empty()) return;
   if (stage.devices_per_node % changed.ep != 0 && changed.ep % stage.devices_per_node != 0) return;
   if (stage.replicas > 1 &&
       (changed.state_ranks() % stage.replicas != 0 || changed.state_ranks() == stage.replicas))

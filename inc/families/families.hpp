@@ -41,15 +41,18 @@ struct ConfigKeys {
   std::string rope_theta = "rope_theta";
   std::string rotary_share = {};  ///< share of a head that positions turn; empty: all of it
   std::string bias = {};          ///< biases of all linear layers; empty: see Architecture
+  std::string qkv_bias = {};
   std::string parallel_residual = {};
   std::string num_experts = {};
   std::string experts_per_token = "num_experts_per_tok";
   std::string expert_ffn_size = {};  ///< empty: ffn_size
-  std::string normalize_topk = {};   ///< empty: true
+  std::string shared_expert_ffn_size = {};
+  std::string normalize_topk = {};  ///< empty: true
   std::string query_scalar = {};
   std::string attention_cap = {};
   std::string logits_cap = {};
   std::vector<std::string> dropouts = {"attention_dropout"};
+  std::vector<std::string> absent = {};  ///< must be null
 };
 
 /// Keys of config.json that give the number of key heads.
@@ -78,8 +81,11 @@ struct Limit {
     heads_fill_hidden,    ///< head_dim = hidden_size / num_heads
     heads_divide_hidden,  ///< num_heads divides hidden_size
     no_layer_kinds,       ///< all layers are of one kind
-    normalized_topk,      ///< a token's gates sum to 1
-    one_rope_theta,       ///< layers of all kinds have one base of rotary angles
+    no_window,
+    no_qk_norm,
+    gated_shared_expert,
+    normalized_topk,  ///< a token's gates sum to 1
+    one_rope_theta,   ///< layers of all kinds have one base of rotary angles
     no_attention_cap,
     whole_query_scalar
   };
@@ -102,6 +108,8 @@ struct Architecture {
   bool qk_norm = false;
   bool window = false;
   bool experts = false;              ///< layers have these instead of MLPs
+  bool shared_expert = false;        ///< ... and one that every token passes
+  bool joint_qk_norm = false;        ///< norms of queries and keys go over all heads
   TensorNames::Map tensors = {};     ///< a layer's, beside those of the family
   int full_every = 1 << 30;          ///< every so many layers one has no window, unless a file
                                      ///< lists the kinds of layers

@@ -82,6 +82,21 @@ void choose_experts(ConstMatrix logits, bool normalizes, Vector gates, Routes ro
 void choose_experts_backward(ConstMatrix logits, bool normalizes, const Routes& routes,
                              ConstVector d_gates, const RouterLoss& loss, Matrix d_logits);
 
+/// g[n] = 1 / (1 + e^-l[n])
+///
+/// @param logits  [N, 1] l
+/// @param gates   [N] g
+template <class Storage = float>
+void sigmoid_forward(ConstMatrixOf<Storage> logits, Vector gates);
+
+/// dl[n] = g[n] (1 - g[n]) dg[n]
+///
+/// @param d_gates   [N] dg
+/// @param d_logits  [N, 1] dl
+template <class Storage = float>
+void sigmoid_backward(ConstMatrixOf<Storage> logits, ConstVector d_gates,
+                      MatrixOf<Storage> d_logits);
+
 /// y[row of (n, j)] = x[n] for rows below R: the copies of tokens that go to experts of this rank.
 /// Its gradient is `combine` without a residual.
 ///

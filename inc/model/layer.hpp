@@ -40,6 +40,11 @@ enum class Module {
   router,
   experts_in,  ///< all experts' first products, one after another
   experts_out,
+  shared_in,    ///< gate and up of the expert that every token passes
+  shared_gate,  ///< has an adapter's factors only, like shared_up
+  shared_up,
+  shared_out,
+  shared_expert_gate,  ///< a vector, whose product with a token gives the factor of its output
   head_norm,
   head
 };
@@ -59,6 +64,10 @@ struct ParameterId {
   Part part = Part::weight;
 
   bool is_adapter() const { return part == Part::lora_a || part == Part::lora_b; }
+  /// Whether each routed expert has a part of its own.
+  bool is_of_experts() const {
+    return module == Module::experts_in || module == Module::experts_out;
+  }
   bool operator==(const ParameterId&) const = default;
 };
 /// Name within a block: "attention.qkv.weight".
@@ -88,6 +97,7 @@ enum class OperatorKind {
   logits,  ///< a product with sums in fp32, which are the result
   router,  ///< a product with sums in fp32
   choose_experts,
+  sigmoid,         ///< gates of rows
   dispatch,        ///< a row for each expert of a token
   combine,         ///< the sum of such rows
   cut_heads,       ///< columns of heads in as many parts as ranks share a sequence
@@ -154,6 +164,7 @@ inline constexpr KernelRule kernel_rules[] = {
      2,
      3,
      {Need::read, Need::statistics}},
+    {OperatorKind::sigmoid, "sigmoid", false, 0.0, 2, 3, {Need::read}},
     {OperatorKind::dispatch, "dispatch", true, 0.0, 2, 2, {}},
     {OperatorKind::combine, "combine", false, 0.0, 2, 2, {}},
     {OperatorKind::cut_heads, "cut_heads", false, 0.0, 2, 2, {}},
@@ -251,7 +262,7 @@ struct Tensor {
 /// head_dim}; cached_attention {N, T, heads, head_dim};
 /// norms, gelu, gelu_erf, swiglu, geglu, dispatch, combine, cut_heads and join_heads {N, C}; rope
 /// {N, heads, head_dim}; pointwise {elements}; embedding {N, C, V}; cross_entropy {N, V};
-/// choose_experts {N, E, k}; dequantize and update {elements}.
+/// choose_experts {N, E, k}; sigmoid {N}; dequantize and update {elements}.
 struct Operator {
   std::string name;
   OperatorKind kind;

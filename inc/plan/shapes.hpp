@@ -43,6 +43,10 @@ std::vector<StageShape> stage_shapes(const model::Config& model, int global_batc
                                      const hardware::Cluster& cluster, int group,
                                      const deck::SearchKeys& search);
 
+/// Says why tp ranks, or ep ranks with whole experts, cannot have parts of a model's tensors: "tp =
+/// 2 must divide ..."; empty if they can.
+std::string tensor_fault(const model::Config& model, int tp, int ep = 1);
+
 /// Says why ranks of a stage cannot share sequences: "cp = 2 must divide ..."; empty where they
 /// can.
 std::string context_fault(const model::Config& model, int cp, int tp, int microbatch);

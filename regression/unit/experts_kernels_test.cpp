@@ -96,6 +96,22 @@ TYPED_TEST(Experts, RoutersOfNoTokensHaveNoGradient) {
   EXPECT_EQ(dw.values(), std::vector<float>(12, 0.0f));
 }
 
+TYPED_TEST(Experts, SigmoidsGateRows) {
+  Values<TypeParam> logits(5, 1, 1);
+  logits.stored[0] = TypeParam(-90.0f), logits.stored[1] = TypeParam(90.0f);
+  Array gates(1, 5), d_gates = random_array(1, 5, 2);
+  sigmoid_forward<TypeParam>(logits.matrix(), gates.vector());
+  Values<TypeParam> d_logits(5, 1, 3);
+  sigmoid_backward<TypeParam>(logits.matrix(), d_gates.vector(), d_logits.matrix());
+  for (std::size_t n = 0; n < 5; ++n) {
+    const double gate = 1.0 / (1.0 + std::exp(-double(float(logits.stored[n]))));
+    EXPECT_NEAR(gates.values()[n], gate, 1e-6);
+    const double expected = gate * (1.0 - gate) * d_gates.values()[n];
+    EXPECT_NEAR(float(d_logits.stored[n]), expected,
+                1e-7 + tolerance<TypeParam> * std::abs(expected));
+  }
+}
+
 // --- the choice ----------------------------------------------------------------------------------
 
 struct Choice {

@@ -106,6 +106,30 @@ TEST(Layer, BackwardOfExperts) {
   EXPECT_EQ(output_only, "out combine ");
 }
 
+// The gate's product comes behind the router, which makes its gradient in the normed input's place.
+TEST(Layer, BackwardOfASharedExpert) {
+  Config qwen2_moe = test::special_models().front();
+  qwen2_moe.num_experts = 4, qwen2_moe.experts_per_token = 2, qwen2_moe.expert_ffn_size = 20;
+  qwen2_moe.shared_expert_ffn_size = 24, qwen2_moe.shared_expert_gate = true;
+  const Segment s = segment(qwen2_moe, SegmentKind::experts);
+  EXPECT_EQ(text(s),
+            "combine.I swiglu.A out.W out.I swiglu.I shared swiglu.A shared out.W shared out.I "
+            "shared swiglu.I sigmoid.I choice.I norm2.A dispatch.A in.W in.I norm2.A shared gate.W "
+            "shared in.W norm2.A router.I dispatch.I shared gate.I shared in.I norm2.I");
+  std::string saved;
+  for (const Saved& one : s.saved) saved += one.name + (one.cheap ? ".cheap " : " ");
+  EXPECT_EQ(saved,
+            "norm2.rstd logits routes wide gates shared logits shared wide shared gates "
+            "norm2.out.cheap dispatched.cheap activated.cheap shared activated.cheap ");
+  // The ranks that sum the output cut it: of 24 columns 8 ranks have 3 each.
+  const auto columns = [&](const Split& split) {
+    return std::ranges::find(s.tensors, "shared activated", &Tensor::name)
+        ->columns.evaluate(split.values());
+  };
+  EXPECT_EQ(columns({.tp = 2}), 12);
+  EXPECT_EQ(columns({.tp = 2, .ep = 8}), 3);
+}
+
 // The exchanges there and back, and the sum of the terms of attention's output.
 TEST(Layer, ExchangesEndRuns) {
   Config gemma3 = test::special_models().back();

@@ -422,6 +422,35 @@ TEST(PlanCheck, ExpertsAreDividedOverAllRanksOrCut) {
   EXPECT_EQ(refused(2), "plan: stage 0: ep must be 1 for a model without experts, found 2");
 }
 
+// All ranks that sum the output have a part of a shared expert; all heads are on one rank that
+// norms them together.
+TEST(PlanCheck, SharedExpertsAndJointNormsAreCutOrRefused) {
+  model::Config model = small;
+  model.family = &model::family("llama");
+  model.num_experts = 8, model.experts_per_token = 2, model.expert_ffn_size = 256;
+  const auto refused = [&](int ep) {
+    Plan plan = sample();
+    for (Stage& stage : plan.stages) stage.ep = ep;
+    return refusal(plan, model, two_nodes);
+  };
+  model.shared_expert_ffn_size = 6;
+  EXPECT_EQ(refused(1), "");
+  EXPECT_EQ(refused(2), "");
+  EXPECT_EQ(refused(4), "plan: stage 0: ep = 4 must divide shared_expert_ffn_size = 6");
+  model.shared_expert_ffn_size = 5;
+  EXPECT_EQ(refused(1), "plan: stage 0: tp = 2 must divide shared_expert_ffn_size = 5");
+  model.shared_expert_ffn_size = 8;
+  EXPECT_EQ(refused(4), "");
+  model.optimizer = &model::muon;
+  EXPECT_EQ(refused(2), "");
+  EXPECT_EQ(refused(4),
+            "plan: stage 0: ep = 4 must be at most tp = 2 for optimizer \"muon\" and a shared "
+            "expert, whose matrices tp ranks bring together");
+  model.qk_norm = model.qk_norm_joint = true;
+  EXPECT_EQ(refused(2),
+            "plan: stage 0: tp must be 1 for qk_norm_joint, whose norms take all heads, found 2");
+}
+
 // 6 ranks that divide experts lie on one node and half of the next.
 TEST(PlanCheck, RanksThatDivideExpertsLieAlikeOnNodes) {
   model::Config model = small;

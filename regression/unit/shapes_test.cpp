@@ -89,6 +89,12 @@ TEST(StageShapes, ExpertsAreDividedOrCut) {
   EXPECT_EQ(found({}), (Degrees{{1, 1}, {1, 2}, {2, 1}, {2, 2}, {4, 1}}));
   EXPECT_EQ(found({.ep = {2}}), (Degrees{{1, 2}, {2, 2}}));
   EXPECT_EQ(found({.ep = {1}}), (Degrees{{1, 1}, {2, 1}, {4, 1}}));
+  model.shared_expert_ffn_size = 6;
+  EXPECT_EQ(found({}), (Degrees{{1, 1}, {1, 2}, {2, 1}, {2, 2}}));
+  model.optimizer = &model::muon;
+  EXPECT_EQ(found({}), (Degrees{{1, 1}, {2, 1}, {2, 2}}));
+  model.qk_norm = model.qk_norm_joint = true;
+  EXPECT_EQ(found({}), (Degrees{{1, 1}}));
 }
 
 // 24 query heads and 6 key heads: ranks have whole ones.

@@ -268,6 +268,8 @@ TEST(StageMemory, ComesCloseForExperts) {
     model.num_experts = samples::pick<int>(random, {4, 16});
     model.experts_per_token = samples::pick<int>(random, {1, 2, 4});
     model.expert_ffn_size = samples::pick<int>(random, {256, 512});
+    model.shared_expert_ffn_size = trial % 3 == 1 ? 768 : 0;
+    model.shared_expert_gate = trial % 3 == 1 && trial % 2 == 0;
     if (trial % 2 == 1) model.precision = model::Precision::bf16;
     for (plan::Stage& stage : plan.stages) {
       if (trial % 4 < 2 && model.num_experts % stage.tp == 0) stage.ep = stage.tp;

@@ -106,6 +106,15 @@ const Schema<ModelKeys>& model_schema() {
               .min = 0,
               .max = 1 << 22,
               .aliases = {"moe_intermediate_size"}})
+        .key("shared_expert_ffn_size", &ModelKeys::shared_expert_ffn_size,
+             {.help = "inner width of a shared expert, which every token passes; 0: none; Hugging "
+                      "Face: shared_expert_intermediate_size",
+              .min = 0,
+              .max = 1 << 22,
+              .aliases = {"shared_expert_intermediate_size"}})
+        .key("shared_expert_gate", &ModelKeys::shared_expert_gate,
+             {.help = "multiplies the shared expert's output by the sigmoid of a learned product "
+                      "with the token, as Qwen2-MoE does"})
         .key("normalize_topk", &ModelKeys::normalize_topk,
              {.help = "softmax over a token's chosen experts; false: over all; Hugging Face: "
                       "norm_topk_prob",
@@ -153,6 +162,9 @@ const Schema<ModelKeys>& model_schema() {
         .key("qk_norm", &ModelKeys::qk_norm,
              {.help = fmt::format("norms of queries and keys per head; {} only",
                                   families::names(&Family::qk_norms))})
+        .key("qk_norm_joint", &ModelKeys::qk_norm_joint,
+             {.help = "qk_norm normalizes all heads of a token together, as OLMoE does; tp must be "
+                      "1"})
         .key("parallel_residual", &ModelKeys::parallel_residual,
              {.help = fmt::format("{}: attention and MLP read the same input; Hugging Face: "
                                   "use_parallel_residual",

@@ -52,6 +52,7 @@ void KernelCall<Storage>::forward() const {
     case OperatorKind::router: return kernels::router_forward<Storage>(read, weight, logits);
     case OperatorKind::choose_experts:
       return kernels::choose_experts(logits, normalizes_gates, gates, routes);
+    case OperatorKind::sigmoid: return kernels::sigmoid_forward<Storage>(read, gates);
     case OperatorKind::dispatch: return kernels::dispatch<Storage>(read, routes, written);
     case OperatorKind::combine: return kernels::combine<Storage>(read, routes, residual, written);
     case OperatorKind::cut_heads: return kernels::cut_heads<Storage>(read, heads, written);
@@ -108,6 +109,7 @@ void KernelCall<Storage>::backward_input() const {
     case OperatorKind::choose_experts:
       return kernels::choose_experts_backward(logits, normalizes_gates, routes, d_gates,
                                               router_loss, d_logits);
+    case OperatorKind::sigmoid: return kernels::sigmoid_backward<Storage>(read, d_gates, d_read);
     case OperatorKind::dispatch:
       return kernels::combine<Storage>(
           d_written, routes, write_d_read == kernels::Write::accumulate ? d_read : Matrix(),

@@ -118,6 +118,9 @@ void SegmentTasks<Storage>::describe_attention(const plan::Stage& stage,
   const int ffn = model.inner_size() / stage.tp;
   columns_[std::size_t(Module::mlp_gate)] = {0, ffn};
   columns_[std::size_t(Module::mlp_up)] = {ffn, ffn};
+  const int shared = model.shared_expert_ffn_size / std::max(stage.tp, stage.ep);
+  columns_[std::size_t(Module::shared_gate)] = {0, shared};
+  columns_[std::size_t(Module::shared_up)] = {shared, shared};
 }
 
 template <class Storage>
@@ -435,8 +438,10 @@ auto SegmentTasks<Storage>::call(const Pass& p, const Operator& op) const -> Cal
 /// Adds what operators of experts alone have.
 template <class Storage>
 void SegmentTasks<Storage>::route(const Pass& p, const Operator& op, Call& c) const {
-  const std::int64_t logits_before = std::int64_t{p.first_row} * num_experts_,
-                     gates_before = std::int64_t{p.first_row} * experts_per_token_;
+  const std::int64_t logits_before = std::int64_t{p.first_row} * num_experts_;
+  const auto gates_before = [&](TensorId id) {
+    return std::int64_t{p.first_row} * p.list.tensor(id).copies;
+  };
   const auto logits = [&](TensorId id) {
     return rows(statistic(p, id).data() + logits_before, p.rows, num_experts_);
   };
@@ -444,10 +449,10 @@ void SegmentTasks<Storage>::route(const Pass& p, const Operator& op, Call& c) co
     return rows(wide_gradient(p, id) + logits_before, p.rows, num_experts_);
   };
   const auto gates = [&](TensorId id, std::int64_t count) {
-    return part(statistic(p, id).data() + gates_before, count);
+    return part(statistic(p, id).data() + gates_before(id), count);
   };
-  const auto d_gates = [&](TensorId id) {
-    return part(wide_gradient(p, id) + gates_before, c.routes.held_rows());
+  const auto d_gates = [&](TensorId id, std::int64_t count) {
+    return part(wide_gradient(p, id) + gates_before(id), count);
   };
   if (op.routes) c.routes = made_routes(p);
   if (op.kind == OperatorKind::router) {
@@ -461,11 +466,14 @@ void SegmentTasks<Storage>::route(const Pass& p, const Operator& op, Call& c) co
     c.normalizes_gates = normalizes_gates_;
     if (!p.backward) return;
     c.d_logits = d_logits(op.read);
-    c.d_gates = d_gates(op.written);
+    c.d_gates = d_gates(op.written, c.routes.held_rows());
   }
-  if (!op.gates) return;
-  c.gates = gates(*op.gates, c.routes.held_rows());
-  if (p.backward) c.d_gates = d_gates(*op.gates);
+  const std::optional<TensorId> of_rows =
+      op.kind == OperatorKind::sigmoid ? std::optional(op.written) : op.gates;
+  if (!of_rows) return;
+  const std::int64_t count = op.routes ? c.routes.held_rows() : p.rows;
+  c.gates = gates(*of_rows, count);
+  if (p.backward) c.d_gates = d_gates(*of_rows, count);
 }
 
 template <class Storage>
@@ -723,11 +731,12 @@ void SegmentTasks<Storage>::forward_in_rounds(const Pass& p, int choice,
   for_rounds(p, [&](const Pass& q) {
     loads_.rounds += q.first_row > 0 && p.o.task.operation == Operation::forward;
     make_of_round(q, choice);
+    ConstMatrix before = sum.data() != nullptr ? q.of_round(sum) : ConstMatrix();
     for (int i = choice + 1; i < int(p.list.segment.operators.size()); ++i) {
       const Operator& op = p.list.op(i);
       if (model::is_epilogue(op.kind) || (!wanted && p.list.for_output[i])) continue;
       Call c = call(q, op);
-      if (op.written == TensorId::output && sum.data() != nullptr) c.residual = q.of_round(sum);
+      if (op.written == TensorId::output) c.residual = std::exchange(before, c.written);
       run_forward(q, op, c, false);
     }
   });
@@ -837,17 +846,17 @@ void SegmentTasks<Storage>::run_backward(const Pass& p, const model::BackwardCal
   if (op.read == TensorId::input) shared.sum = c.d_read;
 }
 
-/// The first part of a split backward makes gradients of experts' weights too if it takes rounds,
+/// The first part of a split backward makes gradients of products' weights too if it takes rounds,
 /// so maybe before the second part of the first microbatch. Therefore all parts add to zeros.
 template <class Storage>
 void SegmentTasks<Storage>::begin_experts_gradients(Pass& p) const {
   p.adds = p.o.task.operation == Operation::backward_weights;
   if (p.o.task.operation != Operation::backward_input || p.o.write() != Write::replace) return;
   for (const Operator& op : p.list.segment.operators)
-    if (op.kind == OperatorKind::experts)
-      if (const kernels::Matrix grads = weight_grads(p, {op.modules.front(), op.part});
-          grads.data())
-        kernels::fill(0.0f, part(grads.data(), std::int64_t(grads.size())));
+    for (const Module module : op.modules)
+      if (model::is_product(op.kind))
+        if (const kernels::Matrix grads = weight_grads(p, {module, op.part}); grads.data())
+          kernels::fill(0.0f, part(grads.data(), std::int64_t(grads.size())));
 }
 
 /// A round is a backward of its tokens alone. What the forward kept of the rows of experts is that
@@ -866,7 +875,7 @@ void SegmentTasks<Storage>::backward_in_rounds(const Pass& p, const StepScalars&
     if (p.list.rank == 0) round.sum = q.of_round(stream(p.o, Role::gradient));
     make_of_round(q, int(behind - operators.begin()) - 1);
     for (auto op = behind; op != operators.end(); ++op)
-      if (op->part == Part::lora_a)
+      if (op->part == Part::lora_a && q.list.tensor(op->written).held)
         for (const Operator* const made : {&*behind, &*op})
           run_forward(q, *made, call(q, *made), false);
     for (const model::BackwardCall& called : p.list.segment.backward) {

@@ -45,7 +45,9 @@ const Architecture& architecture(const Config& m) {
   const std::vector<Architecture>& all = m.family->architectures;
   const auto found = std::find_if(all.rbegin(), all.rend(), [&](const Architecture& one) {
     return (m.qkv_bias || !one.qkv_bias) && (m.qk_norm || !one.qk_norm) &&
-           (m.window > 0 || !one.window) && (m.num_experts > 0) == one.experts;
+           (m.window > 0 || !one.window) && (m.num_experts > 0) == one.experts &&
+           (m.shared_expert_ffn_size > 0) == one.shared_expert &&
+           m.qk_norm_joint == one.joint_qk_norm;
   });
   return found == all.rend() ? all.front() : *found;
 }
@@ -74,6 +76,9 @@ bool holds(Limit::Kind kind, const Config& m) {
     case Limit::Kind::heads_fill_hidden: return m.attention_size() == m.hidden_size;
     case Limit::Kind::heads_divide_hidden: return m.hidden_size % m.num_heads == 0;
     case Limit::Kind::no_layer_kinds: return m.layer_kinds.empty();
+    case Limit::Kind::no_window: return m.window == 0;
+    case Limit::Kind::no_qk_norm: return !m.qk_norm;
+    case Limit::Kind::gated_shared_expert: return m.shared_expert_gate;
     case Limit::Kind::normalized_topk: return m.normalize_topk;
     case Limit::Kind::one_rope_theta: return m.window_rope_theta == 0.0;
     case Limit::Kind::no_attention_cap: return m.attention_cap == 0.0;
@@ -108,6 +113,7 @@ class ConfigWriter {
     if (model_.init_std <= 1.0) config_["initializer_range"] = model_.init_std;  // Llama's most
     for (const std::string& dropout : names_.dropouts) config_[dropout] = 0.0;
     if (!names_.bias.empty()) config_[names_.bias] = model_.linear_bias;
+    if (!names_.qkv_bias.empty()) config_[names_.qkv_bias] = model_.qkv_bias;
     if (!names_.parallel_residual.empty()) config_[names_.parallel_residual] = model_.parallel();
     set_heads();
     if (model_.num_experts > 0) set_experts();
@@ -128,6 +134,10 @@ class ConfigWriter {
     needs(!names_.query_scalar.empty() || model_.query_scalar == 0.0 ||
               model_.query_scalar == model_.head_dim(),
           "only {} has a query_scalar of its own", titles(&ConfigKeys::query_scalar));
+    needs((model_.shared_expert_ffn_size > 0) == architecture_.shared_expert &&
+              model_.qk_norm_joint == architecture_.joint_qk_norm,
+          "no architecture has this choice of a shared expert and of norms of queries and keys "
+          "over all heads");
     for (const Limit& limit : architecture_.limits)
       needs(holds(limit.kind, model_), "{}",
             fmt::format(fmt::runtime(limit.text), query_scalar(model_)));
@@ -158,6 +168,8 @@ class ConfigWriter {
     config_[names_.experts_per_token] = model_.experts_per_token;
     const std::string& inner = names_.expert_ffn_size;
     config_[inner.empty() ? names_.ffn_size : inner] = model_.expert_ffn_size;
+    if (const std::string& shared = names_.shared_expert_ffn_size; !shared.empty())
+      config_[shared] = model_.shared_expert_ffn_size;
     if (!names_.normalize_topk.empty()) config_[names_.normalize_topk] = model_.normalize_topk;
   }
 

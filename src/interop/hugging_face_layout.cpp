@@ -49,9 +49,10 @@ class LayoutBuilder {
   LayoutBuilder(const Config& config, bool of_adapter, ExpertTensors experts)
       : model_(config), of_adapter_(of_adapter), stacked_(experts == ExpertTensors::stacked) {
     if (stacked_)  // alike for all architectures
-      own_ = {{"mlp.router", {"mlp.gate"}},
-              {"mlp.experts.in", {"mlp.experts.gate_up_proj"}},
-              {"mlp.experts.out", {"mlp.experts.down_proj"}}};
+      for (const auto& [module, tensor] : {std::pair("mlp.router", "mlp.gate"),
+                                           std::pair("mlp.experts.in", "mlp.experts.gate_up_proj"),
+                                           std::pair("mlp.experts.out", "mlp.experts.down_proj")})
+        own_[module] = {tensor};
     const std::string base(of_adapter ? peft_prefix : "");
     layout_.prefix = base + names_.prefix;
     // PEFT has the library's names in memory: there all heads have one name since its version 5.
@@ -83,7 +84,7 @@ class LayoutBuilder {
     Placed placed{.parameter = parameter, .matrix = matrix, .transposed = transposed, .runs = {}};
     const bool stacked = stacked_ && module.starts_with("mlp.experts.");
     if (stacked) kind.clear();
-    const bool expert_factor = parameter.id.is_adapter() && parameter.expert_dim >= 0;
+    const bool expert_factor = parameter.id.is_adapter() && parameter.id.is_of_experts();
     if (expert_factor)
       place_expert_factor(placed, prefix, kind);
     else if (module == "head")

@@ -119,7 +119,7 @@ MergeSums HuggingFaceWriter::Impl::write(TensorWriter& file, const NewTensor& te
   const std::vector<Section>& parts = sections.at(tensor.name);
   std::optional<AdapterTerm> term;
   const model::Parameter& first = parts.front().placed->parameter;
-  const std::string& of = first.expert_dim < 0 ? tensor.name : first.name;
+  const std::string& of = first.id.is_of_experts() ? first.name : tensor.name;
   if (const auto found = factors.find(of); found != factors.end())
     term.emplace(found->second, config.adapter, tensor.dtype, fill, parts.front().parameter_first);
   if (parts.front().placed->transposed)

@@ -96,6 +96,7 @@ void add_model(Arguments& arguments, const model::Config& model) {
     arguments.insert(arguments.end(), {{"--group-query-attention"},
                                        {"--num-query-groups", as_argument(model.kv_heads())}});
   if (mlp == model::MlpKind::swiglu) arguments.push_back({"--swiglu"});
+  require_like(!model.qk_norm_joint, "qk_norm_joint");
   if (model.qk_norm) arguments.push_back({"--qk-layernorm"});
   if (!model.tied_head) arguments.push_back({"--untie-embeddings-and-output-weights"});
   if (!model.linear_bias) arguments.push_back({"--disable-bias-linear"});
@@ -125,6 +126,7 @@ void check_contexts(const plan::Stage& stage, const model::Config& model) {
 /// Tensor-parallel ranks cut each expert or have whole ones.
 void add_experts(Arguments& arguments, const model::Config& model, const plan::Stage& stage) {
   if (model.num_experts == 0) return;
+  require_like(model.shared_expert_ffn_size == 0, "shared_expert_ffn_size");
   require_like(!model.normalize_topk || model.experts_per_token > 1,
                "normalize_topk = true with experts_per_token = 1 (normalize_topk = false)");
   const bool balances = model.balance_loss > 0.0;

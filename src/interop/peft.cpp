@@ -372,7 +372,7 @@ std::map<std::string, Factors> factors(const HuggingFaceLayout& layout) {
   std::map<std::string, Factors> all;
   for (const Placed& placed : layout.parameters) {
     if (!placed.parameter.id.is_adapter()) continue;
-    const bool of_experts = placed.parameter.expert_dim >= 0;
+    const bool of_experts = placed.parameter.id.is_of_experts();
     const std::string& name = of_experts ? placed.parameter.name : placed.runs.front().tensor;
     const std::size_t begin = of_experts ? 0 : peft_prefix.size(),
                       until = of_experts ? name.rfind('.') : name.size() - end.size();
@@ -389,7 +389,7 @@ AdapterTerm::AdapterTerm(const Factors& factors, const model::Adapter& adapter, 
       scale_(float(adapter.scale(*adapter.find(factors.a->parameter.id.module)))),
       dtype_(dtype) {
   const model::Parameter &a = factors.a->parameter, &b = factors.b->parameter;
-  if (a.expert_dim < 0) {
+  if (!a.id.is_of_experts()) {
     a_ = tensor_values(*factors.a, fill), b_ = tensor_values(*factors.b, fill);
     return;
   }

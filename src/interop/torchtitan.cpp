@@ -46,7 +46,7 @@ const Shipped& shipped_model(const model::Config& m) {
     return m.num_layers == s.num_layers && m.hidden_size == s.hidden_size &&
            m.num_heads == s.num_heads && m.kv_heads() == s.num_kv_heads &&
            m.head_dim() == s.head_dim && m.ffn_size == s.ffn_size && m.vocab_size == s.vocab_size &&
-           m.tied_head == s.tied_head && m.qk_norm == s.qk_norm;
+           m.tied_head == s.tied_head && m.qk_norm == s.qk_norm && !m.qk_norm_joint;
   });
   require_there(m.mlp() == model::MlpKind::swiglu && m.norm() == model::NormKind::rms &&
                     m.rotary() && found != std::end(shipped) && !m.qkv_bias && m.window == 0,

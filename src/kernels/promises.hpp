@@ -52,6 +52,12 @@ void promise_gates(const char* kernel, const A& a, const ConstVector& gates) {
   promise(gates.data() == nullptr || is_column_of(gates, a), kernel, "gates must be empty or [N]");
 }
 
+template <class Logits>
+void promise_sigmoid(const char* kernel, const Logits& logits, const ConstVector& gates) {
+  promise(logits.extent(1) == 1 && is_column_of(gates, logits), kernel,
+          "logits [N, 1] and gates [N] must fit");
+}
+
 template <class X, class W, class Dx>
 void promise_router(const char* kernel, const ConstMatrix& logits, const X& x, const W& w,
                     const Matrix& dw, const Dx& dx) {

@@ -59,6 +59,9 @@ constexpr Softmax gates_of(const float* logits, bool normalizes, const Routes& r
                     : softmax_of(logits, nullptr, routes.num_experts);
 }
 
+/// The gate of a shared expert.
+constexpr float sigmoid(float logit) { return 1.0f / (1.0f + vector_exp(-logit)); }
+
 /// The gates of token n, by row.
 constexpr void write_gates(const float* logits, bool normalizes, const Routes& routes,
                            std::int64_t n, float* gates) {

@@ -41,6 +41,7 @@ void check(const Config& m) {
   needs(m.rotary_dim() <= m.head_dim(), "rotary_dim = {} must be at most head_dim = {}",
         m.rotary_dim(), m.head_dim());
   needs(!m.qk_norm || m.family->qk_norms, "qk_norm must be false for {}", m.family->name);
+  needs(m.qk_norm || !m.qk_norm_joint, "qk_norm_joint needs qk_norm");
   needs(m.window == 0 || m.family->windows, "window must be 0 for {}", m.family->name);
   needs(m.window > 0 || (m.layer_kinds.empty() && m.window_rope_theta == 0.0),
         "layer_kinds and window_rope_theta need a window");
@@ -52,6 +53,10 @@ void check(const Config& m) {
   needs(m.num_experts == 0 || m.experts_per_token <= m.num_experts,
         "experts_per_token = {} must be at most num_experts = {}", m.experts_per_token,
         m.num_experts);
+  needs(m.num_experts > 0 || m.shared_expert_ffn_size == 0,
+        "shared_expert_ffn_size needs num_experts");
+  needs(m.shared_expert_ffn_size > 0 || !m.shared_expert_gate,
+        "shared_expert_gate needs shared_expert_ffn_size");
   needs(m.num_experts > 0 || (m.balance_loss == 0.0 && m.z_loss == 0.0),
         "balance_loss and z_loss need num_experts");
   needs(m.num_experts == 0 || m.precision != Precision::fp8,
@@ -194,7 +199,11 @@ std::vector<Module> adapter_targets(const Config& m) {
   else
     targets = {Module::q, Module::kv};
   targets.push_back(Module::attention_out);
-  if (m.num_experts > 0) return targets;
+  if (m.num_experts > 0) {
+    if (m.shared_expert_ffn_size > 0)
+      targets.insert(targets.end(), {Module::shared_gate, Module::shared_up, Module::shared_out});
+    return targets;
+  }
   if (m.gated())
     targets.insert(targets.end(), {Module::mlp_gate, Module::mlp_up});
   else
@@ -277,6 +286,8 @@ Config config(const deck::ModelKeys& keys, std::string_view precision) {
                 .ffn_size = keys.ffn_size == 0 ? 4 * keys.hidden_size : keys.ffn_size,
                 .num_experts = keys.num_experts,
                 .experts_per_token = keys.num_experts > 0 ? keys.experts_per_token : 0,
+                .shared_expert_ffn_size = keys.shared_expert_ffn_size,
+                .shared_expert_gate = keys.shared_expert_gate,
                 .normalize_topk = keys.normalize_topk,
                 .balance_loss = keys.balance_loss,
                 .z_loss = keys.z_loss,
@@ -288,6 +299,7 @@ Config config(const deck::ModelKeys& keys, std::string_view precision) {
                 .linear_bias = keys.linear_bias,
                 .layer_norms = keys.layer_norms == 0 ? family.layer_norms : keys.layer_norms,
                 .qk_norm = keys.qk_norm,
+                .qk_norm_joint = keys.qk_norm_joint,
                 .parallel_residual = keys.parallel_residual,
                 .norm_eps = keys.norm_eps,
                 .rope_theta = keys.rope_theta,
@@ -346,10 +358,13 @@ std::string text(const Config& m) {
   if (m.family->layer_norms == 1) line += fmt::format(" layer_norms={}", m.layer_norms);
   if (m.family->parallel == families::ParallelBlock::by_choice)
     line += fmt::format(" parallel={}", m.parallel());
-  if (m.qk_norm) line += " qk_norm";
+  if (m.qk_norm) line += m.qk_norm_joint ? " qk_norm/joint" : " qk_norm";
   if (m.num_experts > 0)
     line += fmt::format(" experts={}/{}{}", m.num_experts, m.experts_per_token,
                         m.normalize_topk ? "" : "/all");
+  if (m.shared_expert_ffn_size > 0)
+    line += fmt::format(" shared_expert={}{}", m.shared_expert_ffn_size,
+                        m.shared_expert_gate ? "/gate" : "");
   if (m.query_scalar > 0.0 && m.query_scalar != m.head_dim())
     line += fmt::format(" query_scalar={}", m.query_scalar);
   if (m.attention_cap > 0.0 || m.logits_cap > 0.0)

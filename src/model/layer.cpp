@@ -35,6 +35,11 @@ constexpr ModuleNames modules[] = {
     {Module::router, "mlp.router.weight", ""},
     {Module::experts_in, "mlp.experts.in.weight", ""},
     {Module::experts_out, "mlp.experts.out.weight", ""},
+    {Module::shared_in, "mlp.shared.in.weight", ""},
+    {Module::shared_gate, "mlp.shared.gate.weight", ""},
+    {Module::shared_up, "mlp.shared.up.weight", ""},
+    {Module::shared_out, "mlp.shared.out.weight", ""},
+    {Module::shared_expert_gate, "mlp.shared_expert_gate.weight", ""},
     {Module::head_norm, "norm.gain", "norm.bias"},
     {Module::head, "weight", ""},
 };

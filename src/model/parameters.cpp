@@ -53,6 +53,12 @@ Parameter gain(Module norm, const Config& m, int width) {
           .init = m.gain_base() == 0.0f ? Init::ones : Init::zeros};
 }
 
+/// Features that a norm of queries or keys takes together.
+int normed_size(const Config& m, Module norm) {
+  if (!m.qk_norm_joint) return m.head_dim();
+  return norm == Module::q_norm ? m.attention_size() : m.kv_heads() * m.head_dim();
+}
+
 void add_norm(std::vector<Parameter>& parameters, const Config& m, Module norm) {
   parameters.push_back(gain(norm, m, m.hidden_size));
   if (m.norm() == NormKind::layer)
@@ -107,6 +113,17 @@ void add_experts(std::vector<Parameter>& p, const Config& m) {
   p.back().expert_dim = 0;
 }
 
+/// Weights [2, F, C] and [C, F] of the expert that every token passes: all ranks that sum the
+/// segment's output cut it, also those that have whole routed experts.
+void add_shared_expert(std::vector<Parameter>& p, const Config& m) {
+  const std::int64_t inner = m.shared_expert_ffn_size, hidden = m.hidden_size;
+  if (inner == 0) return;
+  add_cut(p, Module::shared_in, false, {2, inner, hidden}, 1, 0, m.init_std);
+  p.back().expert_dim = 1;
+  add_cut(p, Module::shared_out, false, {hidden, inner}, 1, 0, out_std(m));
+  p.back().expert_dim = 1;
+}
+
 /// Both factors of a target's adapter. tp cuts them as the target's weight; the factor that
 /// it leaves whole has partial gradients.
 std::array<Parameter, 2> adapter_factors(const Config& m, const Adapter::Target& target) {
@@ -156,6 +173,17 @@ std::array<Parameter, 2> adapter_factors(const Config& m, const Adapter::Target&
     case Module::mlp_gate:
     case Module::mlp_up: return cut_outputs({ffn}, 0, 0);
     case Module::mlp_out: return cut_inputs(ffn);
+    case Module::shared_gate:
+    case Module::shared_up: {
+      auto both = cut_outputs({m.shared_expert_ffn_size}, 0, 0);
+      both[1].expert_dim = 0;
+      return both;
+    }
+    case Module::shared_out: {
+      auto both = cut_inputs(m.shared_expert_ffn_size);
+      both[0].expert_dim = 1;
+      return both;
+    }
     case Module::experts_in: return of_experts({2, m.expert_ffn_size}, hidden);
     case Module::experts_out: return of_experts({hidden}, m.expert_ffn_size);
     default: break;
@@ -185,11 +213,15 @@ Block layer_block(const Config& m, int layer) {
     for (const Module norm : {Module::post_norm1, Module::post_norm2}) add_norm(p, m, norm);
   if (m.qk_norm)
     for (const Module norm : {Module::q_norm, Module::k_norm})
-      p.push_back(gain(norm, m, m.head_dim()));
+      p.push_back(gain(norm, m, normed_size(m, norm)));
   if (m.num_experts > 0) {
-    Parameter router = matrix(Module::router, {m.num_experts, m.hidden_size}, m.init_std);
-    router.tp_partial = true;  // each tp rank has its columns' part of the gates' gradients
-    p.push_back(std::move(router));
+    // Each tp rank has its columns' part of the gates' gradients.
+    const auto add_gates = [&](Module module, std::int64_t rows) {
+      p.push_back(matrix(module, {rows, m.hidden_size}, m.init_std));
+      p.back().tp_partial = true;
+    };
+    add_gates(Module::router, m.num_experts);
+    if (m.shared_expert_gate) add_gates(Module::shared_expert_gate, 1);
   }
   // Gradients that are partial stay together: always, then for some tp, then never.
   const std::vector<Parameter> adapters = adapter_parameters(m, layer);
@@ -202,6 +234,7 @@ Block layer_block(const Config& m, int layer) {
   add_out(p, m, Module::attention_out, m.attention_size());
   if (m.num_experts > 0) {
     add_experts(p, m);
+    add_shared_expert(p, m);
   } else {
     if (m.gated())
       add_cut(p, Module::mlp_in, m.linear_bias, {2, m.ffn_size, m.hidden_size}, 1, 0, m.init_std);
@@ -241,11 +274,11 @@ Expr local_elements(const Parameter& parameter) {
   return select(less(1.0, ep), cut_along(parameter.expert_dim, ep), by_tp);
 }
 
-/// The matrices of a layer but for a router, whose rows are experts' and not features, and factors
-/// of adapters.
+/// The matrices of a layer but for a router and a shared expert's gate, whose rows are no features,
+/// and factors of adapters.
 bool is_matrix(const Parameter& parameter) {
   return parameter.id.part == Part::weight && parameter.shape.size() > 1 &&
-         parameter.id.module != Module::router;
+         parameter.id.module != Module::router && parameter.id.module != Module::shared_expert_gate;
 }
 
 /// Products take a matrix of blocks. Experts are not among them.
@@ -393,16 +426,20 @@ std::int64_t frozen_alignment(const Block& block) {
 }
 
 std::string quantization_fault(const Config& config, int tp, int ep) {
-  if ((config.quantization == Quantization::none && config.moments != Moments::fp8) || tp == 1)
+  if ((config.quantization == Quantization::none && config.moments != Moments::fp8) ||
+      std::max(tp, ep) == 1)
     return {};
   for (const Block& block : blocks(config))
     for (const Parameter& one : block.parameters) {
       const bool quantized = one.quantization != Quantization::none || one.blocked_moments;
+      const bool by_ep = ep > 1 && one.expert_dim >= 0;
+      const int parts = by_ep ? ep : tp;
       const bool cuts_rows = one.splits(tp) && one.cut_dim(ep) + 1 == int(one.shape.size());
-      if (!quantized || !cuts_rows || one.shape.back() % (std::int64_t{tp} * quantized_block) == 0)
+      if (!quantized || !cuts_rows ||
+          one.shape.back() % (std::int64_t{parts} * quantized_block) == 0)
         continue;
-      return fmt::format("tp = {} must cut rows of {}, which have {} values, between {} of {}", tp,
-                         model::name(one.id), one.shape.back(),
+      return fmt::format("{} = {} must cut rows of {}, which have {} values, between {} of {}",
+                         by_ep ? "ep" : "tp", parts, model::name(one.id), one.shape.back(),
                          one.blocked_moments ? "blocks of moments" : "quantized blocks",
                          quantized_block);
     }
@@ -547,9 +584,8 @@ std::int64_t num_active_parameters(const Config& config) {
   std::int64_t sum = 0;
   for (const Block& block : blocks(config))
     for (const Parameter& one : block.parameters)
-      sum += one.id.module == Module::experts_in || one.id.module == Module::experts_out
-                 ? one.elements() / config.num_experts * config.experts_per_token
-                 : one.elements();
+      sum += one.id.is_of_experts() ? one.elements() / config.num_experts * config.experts_per_token
+                                    : one.elements();
   return sum;
 }
 

@@ -28,6 +28,7 @@ struct Sizes {
         qkv_tp(m.kv_heads() == m.num_heads ? 3.0 * attended_tp : attended_tp + 2.0 * keys_tp),
         ffn_tp(m.inner_size() * share_of_expert(m)),
         mlp_in_tp(m.mlp_in_size() * share_of_expert(m)),
+        shared_tp(m.shared_expert_ffn_size / sum_ranks(SegmentKind::experts)),
         vocab_tp(ceil(double(m.vocab_size) / tp)) {}
   Expr b, tp, ep, cp;
   Expr seq;     ///< tokens that a query may see
@@ -35,7 +36,7 @@ struct Sizes {
   Expr hidden, heads_tp, head_dim;
   Expr attended_tp, keys_tp,
       qkv_tp;  ///< features of this rank's query heads, key heads, q, k and v
-  Expr ffn_tp, mlp_in_tp, vocab_tp;
+  Expr ffn_tp, mlp_in_tp, shared_tp, vocab_tp;
 
  private:
   /// This rank's share of the inner features of an MLP or an expert.
@@ -169,7 +170,15 @@ class SegmentList {
   TensorId to_tokens(const std::string& name, TensorId read);
   TensorId normed(const std::string& name, Module module);
   TensorId attention(TensorId normed);
-  TensorId mlp(TensorId normed);
+  /// The first products of a dense MLP.
+  struct Inner {
+    std::string prefix;  ///< of names
+    Module in, gate, up;
+    Expr in_width, width;
+    std::optional<TensorId> gates = {};  ///< factors of its rows
+  };
+  TensorId mlp(TensorId normed, const Inner& inner);
+  TensorId shared_expert(TensorId normed);
   TensorId experts(TensorId normed);
   void combine(TensorId read, TensorId written);
   OperatorKind product_of_layer() const {
@@ -350,10 +359,12 @@ TensorId SegmentList::attention(TensorId normed) {
   if (m_.qk_norm) {
     const Expr heads = s_.tokens * (turned / s_.head_dim);
     const TensorId out = activation("qk.out", s_.qkv_tp);
-    Operator& norm = streaming("qk norm", OperatorKind::rms_norm, qkv, out, {heads, s_.head_dim},
-                               s_.tokens * turned);
+    const std::vector<Expr> dims =
+        m_.qk_norm_joint ? std::vector{s_.tokens, turned} : std::vector{heads, s_.head_dim};
+    Operator& norm =
+        streaming("qk norm", OperatorKind::rms_norm, qkv, out, dims, s_.tokens * turned);
     norm.modules = {Module::q_norm, Module::k_norm};
-    norm.statistics = {statistic("qk.rstd", heads)};
+    norm.statistics = {statistic("qk.rstd", m_.qk_norm_joint ? 2.0 * s_.tokens : heads)};
     qkv = out;
   }
   if (m_.rotary())
@@ -396,17 +407,37 @@ TensorId SegmentList::attention(TensorId normed) {
 }
 
 /// @return what the output's product reads
-TensorId SegmentList::mlp(TensorId normed) {
+TensorId SegmentList::mlp(TensorId normed, const Inner& inner) {
   static constexpr OperatorKind kinds[] = {OperatorKind::gelu, OperatorKind::gelu_erf,
                                            OperatorKind::swiglu, OperatorKind::geglu};
   const OperatorKind kind = kinds[std::size_t(m_.mlp())];
-  const TensorId wide = activation("wide", s_.mlp_in_tp);
-  const TensorId activated = activation("activated", s_.ffn_tp);
-  linear("in", normed, wide, {Module::mlp_in});
-  adapt("in", normed, wide,
-        {{Module::mlp_in, s_.ffn_tp}, {Module::mlp_gate, s_.ffn_tp}, {Module::mlp_up, s_.ffn_tp}});
-  streaming(name(kind), kind, wide, activated, {s_.tokens, s_.ffn_tp}, s_.tokens * s_.mlp_in_tp);
+  const std::string& prefix = inner.prefix;
+  const TensorId wide = activation(prefix + "wide", inner.in_width);
+  const TensorId activated = activation(prefix + "activated", inner.width);
+  linear(prefix + "in", normed, wide, {inner.in});
+  adapt(prefix + "in", normed, wide,
+        {{inner.in, inner.width}, {inner.gate, inner.width}, {inner.up, inner.width}});
+  streaming(prefix + name(kind), kind, wide, activated, {s_.tokens, inner.width},
+            s_.tokens * inner.in_width)
+      .gates = inner.gates;
   return activated;
+}
+
+/// @return what the last product of the expert reads that every token passes
+TensorId SegmentList::shared_expert(TensorId normed) {
+  Inner inner{.prefix = "shared ",
+              .in = Module::shared_in,
+              .gate = Module::shared_gate,
+              .up = Module::shared_up,
+              .in_width = 2.0 * s_.shared_tp,
+              .width = s_.shared_tp};
+  if (m_.shared_expert_gate) {
+    const TensorId logits = activation("shared logits", 1.0);
+    linear("shared gate", normed, logits, {Module::shared_expert_gate});
+    inner.gates = in_fp32("shared gates", 1.0);
+    streaming("sigmoid", OperatorKind::sigmoid, logits, *inner.gates, {s_.tokens}, s_.tokens);
+  }
+  return mlp(normed, inner);
 }
 
 /// @return what the experts' last products read
@@ -468,6 +499,7 @@ Segment SegmentList::layer() {
     TensorId inner;
     Module out, post_norm;
     const char* norm_name;
+    const char* name = "out";  ///< of the last product
   };
   std::vector<Branch> branches;
   std::vector<Module> outs;
@@ -477,19 +509,30 @@ Segment SegmentList::layer() {
     branches.push_back(
         {attention(normed_input), Module::attention_out, Module::post_norm1, "post_norm1"});
   if (parallel && m_.layer_norms == 2) normed_input = normed("norm2", Module::norm2);
-  if (kind == SegmentKind::experts)
+  if (kind == SegmentKind::experts) {
     branches.push_back(
         {experts(normed_input), Module::experts_out, Module::post_norm2, "post_norm2"});
-  else if (parallel || !attends(kind))
-    branches.push_back({mlp(normed_input), Module::mlp_out, Module::post_norm2, "post_norm2"});
+    if (m_.shared_expert_ffn_size > 0)
+      branches.push_back({shared_expert(normed_input), Module::shared_out, Module::post_norm2,
+                          "post_norm2", "shared out"});
+  } else if (parallel || !attends(kind)) {
+    const Inner inner{.prefix = "",
+                      .in = Module::mlp_in,
+                      .gate = Module::mlp_gate,
+                      .up = Module::mlp_up,
+                      .in_width = s_.mlp_in_tp,
+                      .width = s_.ffn_tp};
+    branches.push_back(
+        {mlp(normed_input, inner), Module::mlp_out, Module::post_norm2, "post_norm2"});
+  }
   for (const Branch& branch : branches) outs.push_back(branch.out);
   if (m_.post_norms()) cut(TensorId::output);
   epilogue("residual", TensorId::input, TensorId::output, outs);
   for (const Branch& branch : branches) {
     const auto out = [&](TensorId written) {
-      if (kind == SegmentKind::experts) return combine(branch.inner, written);
-      linear("out", branch.inner, written, {branch.out});
-      adapt("out", branch.inner, written, {{branch.out, s_.hidden}});
+      if (branch.out == Module::experts_out) return combine(branch.inner, written);
+      linear(branch.name, branch.inner, written, {branch.out});
+      adapt(branch.name, branch.inner, written, {{branch.out, s_.hidden}});
     };
     if (!m_.post_norms()) {
       out(TensorId::output);

@@ -156,14 +156,12 @@ void check_split(const Plan& plan, const model::Config& model) {
                     sequences == plan.global_batch / plan.microbatches,
                 i, "microbatch x dp x microbatches = {} x {} x {} must be global_batch = {}",
                 s.microbatch, s.dp, plan.microbatches, plan.global_batch);
-    stage_needs(model.num_heads % s.tp == 0, i, "tp = {} must divide num_heads = {}", s.tp,
-                model.num_heads);
     check_experts(s, i, model);
     if (s.ep == 1)
       stage_needs(model.inner_size() % s.tp == 0, i, "tp = {} must divide {} = {}", s.tp,
                   model.num_experts > 0 ? "expert_ffn_size" : "ffn_size", model.inner_size());
-    for (const std::string& fault : {context_fault(model, s.cp, s.tp, s.microbatch),
-                                     model::quantization_fault(model, s.tp, s.ep)})
+    for (const std::string& fault :
+         {tensor_fault(model, s.tp, s.ep), context_fault(model, s.cp, s.tp, s.microbatch)})
       stage_needs(fault.empty(), i, "{}", fault);
     const std::int64_t tokens = std::int64_t{s.microbatch} * model.computed_tokens() / s.cp;
     stage_needs(tokens % s.tp == 0, i,

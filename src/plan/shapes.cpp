@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 
@@ -88,6 +89,23 @@ bool fits_some_pipeline(int devices, const model::Config& model, const hardware:
 
 }  // namespace
 
+std::string tensor_fault(const model::Config& model, int tp, int ep) {
+  if (model.num_heads % tp != 0)
+    return fmt::format("tp = {} must divide num_heads = {}", tp, model.num_heads);
+  if (model.qk_norm_joint && tp > 1)
+    return fmt::format("tp must be 1 for qk_norm_joint, whose norms take all heads, found {}", tp);
+  const int shared = model.shared_expert_ffn_size, parts = std::max(tp, ep);
+  if (shared % parts != 0)
+    return fmt::format("{} = {} must divide shared_expert_ffn_size = {}", ep > tp ? "ep" : "tp",
+                       parts, shared);
+  if (shared > 0 && ep > tp && model.optimizer->unit() == model::UpdateUnit::matrix)
+    return fmt::format(
+        "ep = {} must be at most tp = {} for optimizer \"{}\" and a shared expert, whose matrices "
+        "tp ranks bring together",
+        ep, tp, model.optimizer->name);
+  return model::quantization_fault(model, tp, ep);
+}
+
 std::string context_fault(const model::Config& model, int cp, int tp, int microbatch) {
   if (cp == 1) return {};
   if (microbatch != 1)
@@ -138,9 +156,13 @@ std::vector<StageShape> stage_shapes(const model::Config& model, int global_batc
   std::vector<StageShape> found;
   for (int tp = 1; tp <= nodes.devices(); ++tp) {
     if (!allows_tp(search, tp, nodes.devices_per_node)) continue;
-    const bool cuts_blocks = !model::quantization_fault(model, tp).empty(),
-               cuts_blocks_with_ep = !model::quantization_fault(model, tp, tp).empty();
-    if (model.num_heads % tp != 0 || (cuts_blocks && cuts_blocks_with_ep)) continue;
+    std::map<int, bool> fits;  // by ep
+    const auto cuts = [&](int ep) {
+      const auto [at, is_new] = fits.try_emplace(ep);
+      if (is_new) at->second = tensor_fault(model, tp, ep).empty();
+      return at->second;
+    };
+    if (!cuts(1) && !cuts(tp)) continue;
     for (int cp = 1; cp <= nodes.devices() / tp; ++cp) {
       if (!allows_cp(model, search, tp, cp) || !context_fault(model, cp, tp, 1).empty()) continue;
       for (int dp : divisors(global_batch)) {
@@ -153,7 +175,7 @@ std::vector<StageShape> stage_shapes(const model::Config& model, int global_batc
           if (std::int64_t{microbatch} * model.seq_len / cp % tp != 0) continue;
           shape->microbatch = microbatch;
           for (const int ep : expert_degrees(model, search, *shape)) {
-            if (ep > 1 ? cuts_blocks_with_ep : cuts_blocks) continue;
+            if (!cuts(ep)) continue;
             shape->ep = ep;
             found.push_back(*shape);
           }

@@ -94,11 +94,15 @@ std::string describe(const model::Config& m, const Shapes& shapes) {
   if (m.attention_size() != m.hidden_size) heads += fmt::format(" D{}", m.head_dim());
   if (m.rotary() && m.qkv_bias) heads += " qkv_bias";
   if (m.rotary() && m.rotary_dim() != m.head_dim()) heads += fmt::format(" R{}", m.rotary_dim());
-  if (m.qk_norm) heads += " qk_norm";
-  const std::string experts =
-      m.num_experts > 0
-          ? fmt::format(" E{}k{} load {:g}", m.num_experts, m.experts_per_token, m.rank_load_factor)
-          : "";
+  if (m.qk_norm) heads += m.qk_norm_joint ? " qk_norm joint" : " qk_norm";
+  const std::string experts = m.num_experts > 0
+                                  ? fmt::format(" E{}k{} load {:g}", m.num_experts,
+                                                m.experts_per_token, m.rank_load_factor) +
+                                        (m.shared_expert_ffn_size > 0
+                                             ? fmt::format(" shared {}{}", m.shared_expert_ffn_size,
+                                                           m.shared_expert_gate ? " gated" : "")
+                                             : "")
+                                  : "";
   const std::string precision =
       m.precision == model::Precision::fp32 ? "" : fmt::format(" {}", model::name(m.precision));
   const std::string disk = shapes.scratch ? fmt::format("; disk '{}'", *shapes.scratch) : "";

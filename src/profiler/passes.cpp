@@ -132,6 +132,10 @@ engine::KernelCall<Storage> call_of(Maker<Storage> make, const Item& item,
       c.gates = c.d_gates = make.wide_vector(d[0] * d[2]);
       c.normalizes_gates = model.normalize_topk;
       break;
+    case OperatorKind::sigmoid:
+      activation(d[0], 1, 0);
+      c.gates = c.d_gates = make.wide_vector(d[0]);
+      break;
     case OperatorKind::dispatch:
     case OperatorKind::combine: {
       const int copies = model.experts_per_token;

@@ -11,6 +11,12 @@ template void router_backward<bfloat16>(ConstMatrix, ConstMatrixOf<bfloat16>,
                                         ConstMatrixOf<bfloat16>, Write, Matrix, MatrixOf<bfloat16>);
 template void router_backward<float16>(ConstMatrix, ConstMatrixOf<float16>, ConstMatrixOf<float16>,
                                        Write, Matrix, MatrixOf<float16>);
+template void sigmoid_forward<float>(ConstMatrixOf<float>, Vector);
+template void sigmoid_forward<bfloat16>(ConstMatrixOf<bfloat16>, Vector);
+template void sigmoid_forward<float16>(ConstMatrixOf<float16>, Vector);
+template void sigmoid_backward<float>(ConstMatrixOf<float>, ConstVector, MatrixOf<float>);
+template void sigmoid_backward<bfloat16>(ConstMatrixOf<bfloat16>, ConstVector, MatrixOf<bfloat16>);
+template void sigmoid_backward<float16>(ConstMatrixOf<float16>, ConstVector, MatrixOf<float16>);
 template void dispatch<float>(ConstMatrixOf<float>, const Routes&, MatrixOf<float>);
 template void dispatch<bfloat16>(ConstMatrixOf<bfloat16>, const Routes&, MatrixOf<bfloat16>);
 template void dispatch<float16>(ConstMatrixOf<float16>, const Routes&, MatrixOf<float16>);

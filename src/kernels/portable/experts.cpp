@@ -218,6 +218,26 @@ void choose_experts_backward(ConstMatrix logits, bool normalizes, const Routes& 
 }
 
 template <class Storage>
+void sigmoid_forward(ConstMatrixOf<Storage> logits, Vector gates) {
+  promise_sigmoid("sigmoid_forward", logits, gates);
+  for_each(
+      "sigmoid_forward", logits.extent(0),
+      KOKKOS_LAMBDA(std::int64_t n) { gates(n) = sigmoid(logits(n, 0)); });
+}
+
+template <class Storage>
+void sigmoid_backward(ConstMatrixOf<Storage> logits, ConstVector d_gates,
+                      MatrixOf<Storage> d_logits) {
+  promise_sigmoid("sigmoid_backward", logits, d_gates);
+  promise_sigmoid("sigmoid_backward", d_logits, d_gates);
+  for_each(
+      "sigmoid_backward", logits.extent(0), KOKKOS_LAMBDA(std::int64_t n) {
+        const float gate = sigmoid(logits(n, 0));
+        d_logits(n, 0) = Storage(gate * (1.0f - gate) * d_gates(n));
+      });
+}
+
+template <class Storage>
 void dispatch(ConstMatrixOf<Storage> x, const Routes& routes, MatrixOf<Storage> y) {
   promise_copies("dispatch", x, y, routes);
   const std::int32_t held = routes.held_rows();
