@@ -32,7 +32,7 @@ def by_other_ways(name, made):
     if name == "GPTNeoXForCausalLM":
         return keys | {"rotary_emb_base": rope["rope_theta"], "rotary_pct": rope["partial_rotary_factor"]}
     keys |= {"partial_rotary_factor": None}
-    if name in ("Qwen2ForCausalLM", "Qwen3MoeForCausalLM"):
+    if name in ("Qwen2ForCausalLM", "Qwen2MoeForCausalLM", "Qwen3MoeForCausalLM"):
         keys |= {"head_dim": None}
     if name == "Gemma3ForCausalLM":
         return keys | {"rope_theta": rope["full_attention"]["rope_theta"],

@@ -93,7 +93,20 @@ def qwen3_moe():
         architectures=["Qwen3MoeForCausalLM"]))
 
 
+def qwen2_moe():
+    return transformers.Qwen2MoeConfig(**llama_keys(
+        num_key_value_heads=2, tie_word_embeddings=False, moe_intermediate_size=20,
+        shared_expert_intermediate_size=28, num_experts=6, num_experts_per_tok=3,
+        architectures=["Qwen2MoeForCausalLM"]))
+
+
 # A token for padding would have no gradient from the embedding.
+def olmoe():
+    return transformers.OlmoeConfig(**llama_keys(
+        num_key_value_heads=2, tie_word_embeddings=False, intermediate_size=24, num_experts=4,
+        num_experts_per_tok=2, pad_token_id=None, architectures=["OlmoeForCausalLM"]))
+
+
 def gemma2():
     return transformers.Gemma2Config(**llama_keys(
         num_key_value_heads=2, head_dim=10, sliding_window=6, query_pre_attn_scalar=400,
@@ -144,8 +157,9 @@ def linear(name, shape, bias):
     return {name + ".weight": shape} | ({name + ".bias": shape[:-1]} if bias else {})
 
 
-def shapes(family, kv, head_dim, ffn, norms, biases, tied, qk_norm=False, post_norms=0, experts=0):
-    """biases: of q, k and v; of the other linear layers."""
+def shapes(family, kv, head_dim, ffn, norms, biases, tied, qk_norm=False, post_norms=0, experts=0,
+           shared=0):
+    """biases: of q, k and v; of the other linear layers. shared: width of a shared expert."""
     layer_norm = family not in ("llama", "gemma")
 
     def norm(name):
@@ -157,9 +171,13 @@ def shapes(family, kv, head_dim, ffn, norms, biases, tied, qk_norm=False, post_n
     for i in range(post_norms):
         layer |= norm(f"post_norm{i + 1}")
     if qk_norm:
-        layer |= {"attention.q_norm.gain": (head_dim,), "attention.k_norm.gain": (head_dim,)}
+        joint = qk_norm == "joint"
+        layer |= {"attention.q_norm.gain": (H * head_dim if joint else head_dim,),
+                  "attention.k_norm.gain": (kv * head_dim if joint else head_dim,)}
     if experts:
         layer |= {"mlp.router.weight": (experts, C)}
+    if shared:
+        layer |= {"mlp.shared_expert_gate.weight": (1, C)}
     if kv == H:
         layer |= linear("attention.qkv", (3, H * head_dim, C), biases[0])
     else:
@@ -169,6 +187,8 @@ def shapes(family, kv, head_dim, ffn, norms, biases, tied, qk_norm=False, post_n
     if experts:
         layer |= {"mlp.experts.in.weight": (experts, 2, ffn, C),
                   "mlp.experts.out.weight": (experts, C, ffn)}
+        if shared:
+            layer |= {"mlp.shared.in.weight": (2, shared, C), "mlp.shared.out.weight": (C, shared)}
     else:
         layer |= linear("mlp.in", (ffn, C) if layer_norm else (2, ffn, C), biases[1])
         layer |= linear("mlp.out", (C, ffn), biases[1])
@@ -207,6 +227,11 @@ def to_llama(w, layer):
         out |= {"mlp.gate.weight": w["mlp.router.weight"],
                 "mlp.experts.gate_up_proj": w["mlp.experts.in.weight"].flatten(1, 2),
                 "mlp.experts.down_proj": w["mlp.experts.out.weight"]}
+        if "mlp.shared.in.weight" in w:
+            out |= {"mlp.shared_expert_gate.weight": w["mlp.shared_expert_gate.weight"],
+                    "mlp.shared_expert.gate_proj.weight": w["mlp.shared.in.weight"][0],
+                    "mlp.shared_expert.up_proj.weight": w["mlp.shared.in.weight"][1],
+                    "mlp.shared_expert.down_proj.weight": w["mlp.shared.out.weight"]}
     else:
         out |= {"mlp.gate_proj.weight": w["mlp.in.weight"][0],
                 "mlp.up_proj.weight": w["mlp.in.weight"][1],
@@ -354,6 +379,10 @@ RUNS = {
                                        experts=4)),
     "qwen3_moe": (qwen3_moe, "llama", dict(kv=2, head_dim=10, ffn=20, norms=2,
                                            biases=(False, False), qk_norm=True, experts=6)),
+    "qwen2_moe": (qwen2_moe, "llama", dict(kv=2, head_dim=D, ffn=20, norms=2, biases=(True, False),
+                                           experts=6, shared=28)),
+    "olmoe": (olmoe, "llama", dict(kv=2, head_dim=D, ffn=24, norms=2, biases=(False, False),
+                                   qk_norm="joint", experts=4)),
     "qwen2_window": (qwen2_window, "llama",
                      dict(kv=2, head_dim=D, ffn=112, norms=2, biases=(True, False))),
     "gemma2": (gemma2, "gemma", dict(kv=2, head_dim=10, ffn=112, norms=2, biases=(False, False),

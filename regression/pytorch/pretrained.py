@@ -95,6 +95,18 @@ def qwen3_moe():
         num_experts=5, num_experts_per_tok=3, norm_topk_prob=False))
 
 
+def qwen2_moe():
+    return transformers.Qwen2MoeConfig(**llama_keys(
+        num_key_value_heads=3, tie_word_embeddings=False, moe_intermediate_size=10,
+        shared_expert_intermediate_size=14, num_experts=5, num_experts_per_tok=3))
+
+
+def olmoe():
+    return transformers.OlmoeConfig(**llama_keys(
+        hidden_size=54, num_key_value_heads=3, tie_word_embeddings=False, intermediate_size=14,
+        num_experts=4, num_experts_per_tok=2, pad_token_id=None))
+
+
 def mistral_window():
     return transformers.MistralConfig(**llama_keys(
         num_key_value_heads=1, tie_word_embeddings=True, sliding_window=7))
@@ -144,6 +156,8 @@ MODELS = {  # format of the values, largest file
     qwen3: (torch.bfloat16, "1GB"),
     mixtral: (torch.bfloat16, "20KB"),
     qwen3_moe: (torch.float16, "1GB"),
+    qwen2_moe: (torch.bfloat16, "20KB"),
+    olmoe: (torch.float16, "1GB"),
     mistral_window: (torch.bfloat16, "1GB"),
     qwen2_window: (torch.float16, "1GB"),
     gemma2: (torch.bfloat16, "20KB"),

@@ -266,6 +266,29 @@ TEST(ConfigFile, ReadsMixturesOfExperts) {
                  "experts_per_token = 5 must be at most num_experts = 4");
 }
 
+TEST(ConfigFile, ReadsSharedExpertsAndJointNorms) {
+  std::string file = with(qwen3_moe, "Qwen3MoeForCausalLM", "Qwen2MoeForCausalLM");
+  const Config qwen2 = fp32(read(file));
+  EXPECT_EQ(std::tuple(qwen2.shared_expert_ffn_size, qwen2.shared_expert_gate, qwen2.qkv_bias,
+                       qwen2.qk_norm),
+            std::tuple(5632, true, true, false));
+  EXPECT_NE(text(qwen2).find("shared_expert=5632/gate"), std::string::npos);
+  EXPECT_FALSE(
+      fp32(read(with(file, "\"vocab_size\"", "\"qkv_bias\": false, \"vocab_size\""))).qkv_bias);
+  expect_refused(with(file, "\"use_sliding_window\": false", "\"use_sliding_window\": true"),
+                 "'use_sliding_window' must be false: no layer of a Qwen2-MoE has a window here");
+  expect_refused(with(file, "\"mlp_only_layers\": []", "\"mlp_only_layers\": [0]"),
+                 "'mlp_only_layers' empty");
+  file = with(qwen3_moe, "Qwen3MoeForCausalLM", "OlmoeForCausalLM");
+  const Config olmoe = fp32(read(file));
+  EXPECT_TRUE(olmoe.qk_norm && olmoe.qk_norm_joint);
+  EXPECT_EQ(olmoe.expert_ffn_size, 48);
+  EXPECT_NE(text(olmoe).find("qk_norm/joint"), std::string::npos);
+  EXPECT_NO_THROW(read(with(file, "\"vocab_size\"", "\"clip_qkv\": null, \"vocab_size\"")));
+  expect_refused(with(file, "\"vocab_size\"", "\"clip_qkv\": 8.0, \"vocab_size\""),
+                 "'clip_qkv' must be null, found 8");
+}
+
 TEST(ConfigFile, RefusesMixturesOfAnotherKind) {
   const std::string layers = "'decoder_sparse_step' must be 1 and 'mlp_only_layers' empty";
   expect_refused(with(qwen3_moe, "\"mlp_only_layers\": []", "\"mlp_only_layers\": [0]"), layers);
@@ -274,7 +297,7 @@ TEST(ConfigFile, RefusesMixturesOfAnotherKind) {
   EXPECT_NO_THROW(read(with(qwen3_moe, "\"mlp_only_layers\": []", "\"mlp_only_layers\": null")));
   expect_refused(with(mixtral, "\"router_jitter_noise\": 0.0", "\"router_jitter_noise\": 0.1"),
                  "'router_jitter_noise' is 0.1, but training here has no dropout");
-  for (const char* other : {"Qwen2MoeForCausalLM", "OlmoeForCausalLM", "DeepseekV3ForCausalLM"})
+  for (const char* other : {"DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM"})
     expect_refused(with(qwen3_moe, "Qwen3MoeForCausalLM", other),
                    "architecture \"" + std::string(other) +
                        "\" is not supported: it has experts of another kind. Supported:");
@@ -344,7 +367,8 @@ TEST(ConfigFile, RefusesWhatDoesNotRun) {
   expect_refused(with(llama, "LlamaForCausalLM", "BertModel"),
                  "architecture \"BertModel\" is not supported. Supported: GPT2LMHeadModel, "
                  "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, "
-                 "MixtralForCausalLM, Qwen3MoeForCausalLM, FalconForCausalLM, "
+                 "MixtralForCausalLM, Qwen3MoeForCausalLM, Qwen2MoeForCausalLM, "
+                 "OlmoeForCausalLM, FalconForCausalLM, "
                  "GPTNeoXForCausalLM, Gemma2ForCausalLM, Gemma3ForCausalLM");
   expect_refused(gpt2, "'resid_pdrop' is 0.1, but training here has no dropout: say dropout = 0");
   expect_refused(with(falcon, "\"alibi\": false", "\"alibi\": true"), "it has ALiBi positions");

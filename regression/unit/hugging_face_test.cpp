@@ -181,9 +181,9 @@ TEST_P(Pretrained, SaysInWhatFormatItsValuesAre) {
 
 INSTANTIATE_TEST_SUITE_P(HuggingFace, Pretrained,
                          testing::Values("gpt2", "llama_grouped", "llama_tied", "mistral", "qwen2",
-                                         "qwen3", "mixtral", "qwen3_moe", "mistral_window",
-                                         "qwen2_window", "gemma2", "gemma3", "neox",
-                                         "neox_sequential", "falcon_one_key_head",
+                                         "qwen3", "mixtral", "qwen3_moe", "qwen2_moe", "olmoe",
+                                         "mistral_window", "qwen2_window", "gemma2", "gemma3",
+                                         "neox", "neox_sequential", "falcon_one_key_head",
                                          "falcon_many_key_heads", "falcon_grouped"),
                          [](const auto& info) { return std::string(info.param); });
 
@@ -623,7 +623,8 @@ TEST_F(ModelFiles, MayHaveStackedExperts) {
     EXPECT_NE(said.find("has shape ["), std::string::npos) << said;
   };
   check("mixtral", "block_sparse_moe.", {"w1", "w3", "w2"});
-  check("qwen3_moe", "mlp.", {"gate_proj", "up_proj", "down_proj"});
+  for (const char* name : {"qwen3_moe", "qwen2_moe", "olmoe"})
+    check(name, "mlp.", {"gate_proj", "up_proj", "down_proj"});
 }
 
 TEST_F(ModelFiles, OtherShapesAreNamed) {

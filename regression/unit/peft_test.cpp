@@ -201,6 +201,8 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(Case{"gpt2", all_targets}, Case{"llama_grouped", all_targets},
                     Case{"llama_tied", all_targets}, Case{"qwen3", all_targets},
                     Case{"mixtral", all_targets}, Case{"qwen3_moe", all_targets},
+                    Case{"qwen2_moe", all_targets}, Case{"olmoe", all_targets},
+                    Case{"qwen2_moe.experts", with_experts(own_ranks, {"*"})},
                     Case{"gemma2", all_targets}, Case{"neox", all_targets},
                     Case{"falcon_many_key_heads", all_targets}, Case{"gpt2.groups", own_ranks},
                     Case{"llama_grouped.groups", own_ranks}, Case{"qwen3.groups", own_ranks},
@@ -227,6 +229,9 @@ TEST(AdapterNames, AreThoseOfPeft) {
        {"mlp.down_proj", "mlp.gate_proj", "mlp.up_proj", "self_attn.k_proj", "self_attn.o_proj",
         "self_attn.q_proj", "self_attn.v_proj"}},
       {"mixtral", {"self_attn.k_proj", "self_attn.o_proj", "self_attn.q_proj", "self_attn.v_proj"}},
+      {"qwen2_moe",
+       {"mlp.shared_expert.down_proj", "mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj",
+        "self_attn.k_proj", "self_attn.o_proj", "self_attn.q_proj", "self_attn.v_proj"}},
       {"neox",
        {"attention.dense", "attention.query_key_value", "mlp.dense_4h_to_h", "mlp.dense_h_to_4h"}}};
   const std::map<std::string, std::pair<std::string, std::vector<std::int64_t>>> outputs{
@@ -234,6 +239,8 @@ TEST(AdapterNames, AreThoseOfPeft) {
       {"llama_grouped",
        {"base_model.model.model.layers.1.self_attn.k_proj.lora_B.weight", {18, 3}}},
       {"mixtral", {"base_model.model.model.layers.1.self_attn.o_proj.lora_A.weight", {3, 54}}},
+      {"qwen2_moe",
+       {"base_model.model.model.layers.1.mlp.shared_expert.down_proj.lora_A.weight", {3, 14}}},
       {"neox",
        {"base_model.model.gpt_neox.layers.1.attention.query_key_value.lora_B.weight", {135, 3}}}};
   for (const auto& [name, modules] : expected) {

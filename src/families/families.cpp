@@ -86,7 +86,14 @@ TensorNames llama_tensors() {
   return made;
 }
 
-/// Llama, Mistral, Qwen 2 and 3: rotary positions, RMS norms, SwiGLU; attention, then MLP.
+/// A layer's experts, as Qwen's files have them.
+TensorNames::Map expert_tensors() {
+  return {{"mlp.router", {"mlp.gate"}},
+          {"mlp.experts.in", {"mlp.experts.*.gate_proj", "mlp.experts.*.up_proj"}},
+          {"mlp.experts.out", {"mlp.experts.*.down_proj"}}};
+}
+
+/// Llama, Mistral, Qwen 2 and 3, OLMoE: rotary positions, RMS norms, SwiGLU; attention, then MLP.
 Family llama() {
   const std::string biases = ": a llama's only biases here are those of queries, keys and values";
   const Limit one_theta{Kind::one_rope_theta, "its layers have one base of rotary angles"};
@@ -218,14 +225,80 @@ Family llama() {
     one.keys.normalize_topk = "norm_topk_prob";
     one.qk_norm = true;
     one.experts = true;
-    one.tensors = {{"mlp.router", {"mlp.gate"}},
-                   {"mlp.experts.in", {"mlp.experts.*.gate_proj", "mlp.experts.*.up_proj"}},
-                   {"mlp.experts.out", {"mlp.experts.*.down_proj"}}};
+    one.tensors = expert_tensors();
     one.fixed = {{"attention_bias", false, biases}};
     one.written = R"({"attention_bias": false, "decoder_sparse_step": 1, "mlp_only_layers": []})";
     one.limits = {{Kind::no_layer_kinds, "all layers of Qwen3-MoE have a window, or none"},
                   one_theta,
                   {Kind::no_qkv_bias, "Qwen3 has no biases of queries, keys and values"}};
+  }
+  {
+    Architecture& one = made.architectures.emplace_back();
+    one.name = "Qwen2MoeForCausalLM";
+    one.model_type = "qwen2_moe";
+    one.class_keys = R"({
+             "attention_dropout": 0.0, "decoder_sparse_step": 1, "head_dim": null,
+             "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02,
+             "intermediate_size": 5632, "layer_types": null, "max_position_embeddings": 32768,
+             "max_window_layers": 28, "mlp_only_layers": null, "moe_intermediate_size": 1408,
+             "norm_topk_prob": false, "num_attention_heads": 16, "num_experts": 60,
+             "num_experts_per_tok": 4, "num_hidden_layers": 24, "num_key_value_heads": 16,
+             "original_max_position_embeddings": null, "output_router_logits": false,
+             "partial_rotary_factor": null, "qkv_bias": true, "rms_norm_eps": 1e-06,
+             "rope_parameters": null, "rope_scaling": null, "rope_theta": 10000.0,
+             "router_aux_loss_coef": 0.001, "shared_expert_intermediate_size": 5632,
+             "sliding_window": 4096, "tie_word_embeddings": false, "use_sliding_window": false,
+             "vocab_size": 151936
+           })";
+    one.keys.num_experts = "num_experts";
+    one.keys.expert_ffn_size = "moe_intermediate_size";
+    one.keys.shared_expert_ffn_size = "shared_expert_intermediate_size";
+    one.keys.normalize_topk = "norm_topk_prob";
+    one.keys.qkv_bias = "qkv_bias";
+    one.experts = true;
+    one.shared_expert = true;
+    one.tensors = expert_tensors();
+    one.tensors.insert(
+        {{"mlp.shared.in", {"mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj"}},
+         {"mlp.shared.gate", {"mlp.shared_expert.gate_proj"}},
+         {"mlp.shared.up", {"mlp.shared_expert.up_proj"}},
+         {"mlp.shared.out", {"mlp.shared_expert.down_proj"}},
+         {"mlp.shared_expert_gate", {"mlp.shared_expert_gate"}}});
+    one.fixed = {{"use_sliding_window", false, ": no layer of a Qwen2-MoE has a window here"}};
+    one.written = R"({"decoder_sparse_step": 1, "mlp_only_layers": []})";
+    one.limits = {{Kind::gated_shared_expert, "Qwen2-MoE's shared expert has a gate"},
+                  {Kind::no_window, "Qwen2-MoE has no windows"},
+                  {Kind::no_qk_norm, "Qwen2-MoE has no norms of queries and keys"},
+                  one_theta};
+  }
+  {
+    Architecture& one = made.architectures.emplace_back();
+    one.name = "OlmoeForCausalLM";
+    one.model_type = "olmoe";
+    one.class_keys = R"({
+             "attention_bias": false, "attention_dropout": 0.0, "clip_qkv": null,
+             "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02,
+             "intermediate_size": 2048, "max_position_embeddings": 4096, "norm_topk_prob": false,
+             "num_attention_heads": 16, "num_experts": 64, "num_experts_per_tok": 8,
+             "num_hidden_layers": 16, "num_key_value_heads": null,
+             "original_max_position_embeddings": null, "output_router_logits": false,
+             "partial_rotary_factor": null, "rms_norm_eps": 1e-05, "rope_parameters": null,
+             "rope_scaling": null, "rope_theta": 10000.0, "router_aux_loss_coef": 0.01,
+             "tie_word_embeddings": false, "vocab_size": 50304
+           })";
+    one.keys.num_experts = "num_experts";
+    one.keys.normalize_topk = "norm_topk_prob";
+    one.keys.absent = {"clip_qkv"};
+    one.qk_norm = true;
+    one.joint_qk_norm = true;
+    one.experts = true;
+    one.tensors = expert_tensors();
+    one.fixed = {{"attention_bias", false, biases}};
+    one.written = R"({"attention_bias": false, "clip_qkv": null})";
+    one.limits = {{Kind::heads_fill_hidden, "OLMoE has head_dim = hidden_size / num_heads"},
+                  {Kind::no_window, "OLMoE has no windows"},
+                  {Kind::no_qkv_bias, "OLMoE has no biases"},
+                  one_theta};
   }
   return made;
 }

@@ -430,7 +430,10 @@ void set_biases(ConfigFile& file, KeyWriter& out, const Kind& kind) {
   const std::string& key = kind.architecture.keys.bias;
   const bool all = !key.empty() && file.truth(key);
   const std::string from = key.empty() ? "architectures" : key;
-  out.set("qkv_bias", &Keys::qkv_bias, key.empty() ? kind.architecture.qkv_bias : all, from);
+  if (const std::string& own = kind.architecture.keys.qkv_bias; !own.empty())
+    out.set("qkv_bias", &Keys::qkv_bias, file.truth(own), own);
+  else
+    out.set("qkv_bias", &Keys::qkv_bias, key.empty() ? kind.architecture.qkv_bias : all, from);
   out.set("linear_bias", &Keys::linear_bias, key.empty() ? kind.family.biased : all, from);
 }
 
@@ -444,6 +447,10 @@ void set_experts(ConfigFile& file, KeyWriter& out, const ConfigKeys& names) {
   if (!names.expert_ffn_size.empty())
     out.set("expert_ffn_size", &Keys::expert_ffn_size, file.size(names.expert_ffn_size),
             names.expert_ffn_size);
+  if (const std::string& shared = names.shared_expert_ffn_size; !shared.empty()) {
+    out.set("shared_expert_ffn_size", &Keys::shared_expert_ffn_size, file.size(shared), shared);
+    out.set("shared_expert_gate", &Keys::shared_expert_gate, true, "architectures");
+  }
   if (!names.normalize_topk.empty())
     out.set("normalize_topk", &Keys::normalize_topk, file.truth(names.normalize_topk),
             names.normalize_topk);
@@ -492,9 +499,15 @@ void read(ConfigFile& file, KeyWriter& out, const Kind& kind) {
   set_biases(file, out, kind);
   set_experts(file, out, names);
   out.set("qk_norm", &Keys::qk_norm, architecture.qk_norm, "architectures");
+  out.set("qk_norm_joint", &Keys::qk_norm_joint, architecture.joint_qk_norm, "architectures");
   set_scores(file, out, names);
   refuse_activation(file, names.activation, families::activation_names(family.mlp));
   refuse_dropout(file, out, names.dropouts);
+  for (const std::string& key : names.absent) {
+    const json* const value = file.find(key);
+    file.needs(value == nullptr, "'{}' must be null, found {}", key,
+               value == nullptr ? "" : deck::describe_json(*value));
+  }
   for (const families::FixedKey& one : architecture.fixed)
     file.needs(file.truth(one.key) == one.value, "'{}' must be {}{}", one.key, one.value,
                one.reason);
