@@ -35,6 +35,7 @@ struct StageRole {
   /// Slowdowns against most node pairs, of the stage's collectives over nodes and of collectives of
   /// all ranks.
   double times = 1.0, world_times = 1.0;
+  int first_in_unit = 0;  ///< node of a unit of the network at which the stage begins
 
   bool trains_embedding() const { return first && frozen == 0; }
   /// Layers without a backward. Where there are none, formulas stay as short as they are then.

@@ -1,7 +1,6 @@
 /// @file Number formats of an optimizer's moments.
 #pragma once
 
-
 namespace brume {
 
 /// fp8: blocks of float8 and ufloat8 where rows are whole blocks, fp32 elsewhere.

@@ -283,7 +283,6 @@ struct OutputKeys {
   }
 };
 
-/// One input deck. `schema()` is the one table of its keys.
 /// The answers that `plan --for generation` plans for.
 struct GenerationKeys {
   int prompts = 1000;
@@ -293,6 +292,7 @@ struct GenerationKeys {
   double token_s = 0.0;        ///< longest mean time between two tokens; 0: any
 };
 
+/// One input deck. `schema()` is the one table of its keys.
 struct Deck {
   ModelKeys model;
   TrainingKeys training;

@@ -29,7 +29,7 @@ std::vector<Request> requests(int count, int prompt_tokens, int answer_tokens);
 /// A pass is padded to the next of engine::pass_lengths, whose Program is simulated without
 /// attention. Attention is priced by the keys that all tokens see together and those that are read:
 ///
-///   pass_s = program_s(length) + layers attention_s(tokens, seen / tokens, read) + logits to host
+///   pass_s = program_s(length) + attention_s(tokens, seen / tokens, read) + logits to host
 class PassTimes {
  public:
   /// @param plan   of one copy, that engine::generating returned

@@ -222,33 +222,43 @@ Time operator_time(const Profile& profile, const std::string& kind,
                    std::span<const std::int64_t> dims, bool backward, double flops, double bytes,
                    double speed = 1.0);
 
-/// Transfers over levels of the network, against those between nodes of one unit.
-struct Climb {
-  double congestion = 1.0;  ///< the busiest level takes as long as that many times the bytes
-  double hops_s = 0.0;      ///< hops of a passage of the ring or the tree, or of a message
+/// Slowdown of transfers that leave units of the network's levels.
+struct Congestion {
+  double times = 1.0;   ///< the busiest level takes as long as so many times the bytes
+  double hops_s = 0.0;  ///< hops of a passage of the ring or the tree, or of a message
 
-  auto operator<=>(const Climb&) const = default;
+  auto operator<=>(const Congestion&) const = default;
 };
 
-/// Nodes of a group, of which a collective may use some only.
+/// Nodes that a group is on, in a stage whose groups lie one after the other.
 struct NodeSpan {
-  int nodes = 1;   ///< nodes of the group
-  int extent = 1;  ///< nodes from the first to the last, begun at a multiple of it
+  int nodes = 1;        ///< nodes of the group
+  int extent = 1;       ///< nodes from its first to its last
+  int first = 0;        ///< first node of the stage, counted from the border of a unit
+  int stage_nodes = 1;  ///< a multiple of the extent
 };
 
-/// Climb of a collective's ring, of all groups of these nodes at once. It leaves a unit of m nodes
-/// if the extent is above m, or does not divide m. Of the extent e and n nodes of a group, e / n
-/// groups leave a unit together, each once:
+/// Congestion of a collective of all groups of a stage at once.
 ///
-///   congestion = oversubscription min(e / (n m), 1), at least 1,
+/// On n nodes of an extent of e there are e / n groups. The ring of each leaves a unit of m nodes
+/// once, so of an extent with k of its nodes in a unit, and others elsewhere, min(e / n, k)
+/// bandwidths of a node leave it together. In an all-to-all each node sends the share 1 - k / e.
+/// Sums over the extents in a unit:
 ///
-/// and twice as many may if m does not divide e: then two extents may meet in a unit. The hops are
-/// those of a tree over the units. In an all-to-all n is 1, because each rank sends its part to
-/// each other one, and the share of the ranks that are in other units counts.
-Climb climb(const Profile& profile, NodeSpan span, bool all_to_all = false);
+///   times = oversubscription max over units of sum / m, at least 1
+///
+/// Hops are those of a tree over the units.
+Congestion congestion(const Profile& profile, const NodeSpan& span, bool all_to_all = false);
 
-/// Climb of a message between two nodes, when `senders` neighbouring nodes send at once.
-Climb climb(const Profile& profile, int from, int to, int senders);
+/// Congestion of a message between two nodes, when `senders` neighbouring nodes send at once.
+Congestion congestion(const Profile& profile, int from, int to, int senders);
+
+/// The node of a unit of the largest level at which a stage of so many nodes begins; 0 if units of
+/// all levels are whole numbers of such stages or the reverse.
+int first_in_unit(const Profile& profile, int first, int nodes);
+
+/// The share of the bandwidth that passes over memory reach; `otherwise` if the profile has none.
+double pass_efficiency(const Profile& profile, double otherwise);
 
 /// Time of a collective over a group, or of a message: linear between measured sizes, latency below
 /// the smallest, bandwidth of the last two above the largest; a group shape that was not measured
@@ -264,10 +274,10 @@ Climb climb(const Profile& profile, int from, int to, int senders);
 /// ranks_per_node.
 ///
 /// @source  NCCL's own model of its algorithms (src/graph/tuning.cc)
-/// @param   climb  of a group over levels of the network
+/// @param   congestion  of a group over levels of the network
 /// @throws Error(input) when a group of several ranks finds no link at all
 double link_time(const Profile& profile, LinkKind kind, int nodes, int ranks_per_node, double bytes,
-                 const Climb& climb = {});
+                 const Congestion& congestion = {});
 
 /// Levels of the group's keys, where it has some, instead of the profile's.
 void set_levels(Profile& profile, const deck::GroupKeys& group);

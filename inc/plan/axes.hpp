@@ -44,7 +44,7 @@ class Mesh {
     return ranks;
   }
 
-  /// Number of neighbouring ranks among which a group lies.
+  /// Number of neighbouring ranks from the first to the last of a group, and to the next group.
   N extent(AxisSet axes) const {
     N within = 1, found = 1;
     for (const Side& side : sides_) {

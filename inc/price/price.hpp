@@ -111,11 +111,16 @@ struct Ranks {
   int per_node = 1;
   double times = 1.0;  ///< slowdown against most node pairs, see times_as_long
   int extent = 1;      ///< nodes from the first to the last
+  int first = 0;       ///< as hardware::NodeSpan has them, like the next one
+  int stage_nodes = 1;
 
   auto operator<=>(const Ranks&) const = default;
 };
 /// A group of a stage's ranks.
-Ranks ranks(const plan::Stage& stage, model::AxisSet axes);
+/// @param first  node of a unit of the network at which the stage begins
+Ranks ranks(const plan::Stage& stage, model::AxisSet axes, int first = 0);
+/// The node at which a stage of a plan begins, as hardware::first_in_unit counts.
+int first_in_unit(const plan::Plan& plan, const hardware::Machine& machine, int stage);
 /// All ranks of a plan, as nodes of this profile hold them.
 Ranks world_ranks(const hardware::Profile& profile, int devices);
 
@@ -146,15 +151,15 @@ double collective_s(const hardware::Profile& profile, Collective collective, Ran
 /// Seconds of a message between two ranks of a group.
 /// @param leaves_node  whether the two are on different nodes
 double send_s(const hardware::Profile& profile, bool leaves_node, double bytes,
-              const hardware::Climb& climb = {});
+              const hardware::Congestion& congestion = {});
 
 /// The two ends of a message between ranks of a plan.
 struct Ends {
   int group = 0;  ///< group of the machine of the task's rank
   int peer_group = 0;
-  bool leaves_node = false;    ///< leaves the node, within a group
-  double times = 1.0;          ///< slowdown against most node pairs, see times_as_long
-  hardware::Climb climb = {};  ///< all nodes of the sender's stage send at once
+  bool leaves_node = false;              ///< leaves the node, within a group
+  double times = 1.0;                    ///< slowdown against most node pairs, see times_as_long
+  hardware::Congestion congestion = {};  ///< all nodes of the sender's stage send at once
 
   auto operator<=>(const Ends&) const = default;
 };

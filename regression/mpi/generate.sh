@@ -34,6 +34,9 @@ generate 2 stages --plan plan.toml && same stages
 generate 2 chosen --plan chosen.toml --batch "$(sed -n 's/^  "batch": \([0-9]*\),/\1/p' chosen.json)" && same chosen
 sed -n 's/.*"tokens_per_s": \([0-9.]*\),/\1/p' chosen.json > speeds
 [ "$(wc -l < speeds)" -ge 3 ] && [ "$(sort -grs speeds | head -1)" = "$(head -1 speeds)" ] || complain "another plan is faster"
+# Copies over the ranks of several nodes.
+"$BRUME" plan "$deck" --set "$profile" --set cluster.nodes=3 --set search.tp='[4]' --for generation -o nodes.toml 2> out.log || complain "no plan on several nodes"
+grep -q '^dp  *= 3' nodes.toml && grep -q '^devices_per_node  *= 4' nodes.toml || complain "the plan is for other nodes"
 code=0; "$BRUME" plan "$deck" --set "$profile" --set generation.token_s=1e-9 --for generation > out.log 2>&1 || code=$?
 [ "$code" -eq 3 ] && grep -q 'no plan keeps the limits' out.log || complain "a limit that nothing keeps is kept"
 

@@ -77,6 +77,29 @@ TEST(Forecast, PassesTakeLongerWithMoreTokensAndMoreKeys) {
               0.06 * times.seconds(piece(0, 64)));
 }
 
+// A token reads the weights of the experts that it chooses, many tokens those of all.
+TEST(Forecast, OneTokenReadsItsExpertsOnly) {
+  hardware::Profile profile = samples::round_profile();
+  profile.flops_per_s = 1e15;  // bytes alone count
+  const hardware::Machine machine(profile);
+  const auto seconds = [&](int experts) {
+    model::Config model = samples::small_model(3);
+    model.family = &model::family("qwen3_moe");
+    model.num_experts = experts;
+    model.experts_per_token = 2;
+    model.expert_ffn_size = 256;
+    model = generating(model, 256, 64, 64);
+    const PassTimes times(one_copy(model), model, machine);
+    engine::GeneratorPass all{.wanted = 64};
+    for (int i = 0; i < 64; ++i) all.tokens.push_back({0, i, 1});
+    return std::pair(times.seconds(piece(1, 1)), times.seconds(all));
+  };
+  const auto [one_of_8_s, all_of_8_s] = seconds(8);
+  const auto [one_of_32_s, all_of_32_s] = seconds(32);
+  EXPECT_LT(one_of_32_s, 1.2 * one_of_8_s);
+  EXPECT_GT(all_of_32_s, 2.0 * all_of_8_s);
+}
+
 // A cache with room for two and a half of eight long sequences: some are computed twice, and no
 // answer loses a token.
 TEST(Forecast, AFullCacheCostsTimeAndNoToken) {

@@ -105,6 +105,15 @@ TEST(Plan, EqualityLooksAtEveryKnob) {
   }
 }
 
+TEST(Plan, EqualStagesMayBeOnSeveralNodes) {
+  model::Config model = small;
+  model.num_layers = 4;
+  const Plan plan = equal_stages(model, 4, 1, {.nodes = 2, .microbatch = 1, .dp = 4, .tp = 2});
+  EXPECT_EQ(plan.stages[0].nodes, 2);
+  EXPECT_EQ(plan.stages[0].devices_per_node, 4);
+  check(plan, model, two_nodes);
+}
+
 TEST(Plan, UnknownVersionIsRefused) {
   Plan plan = sample();
   plan.version = 2;

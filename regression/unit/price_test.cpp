@@ -37,9 +37,10 @@ TEST(Price, TheProcessorStepsApartOnlyWhereItsRateIsKnown) {
 TEST(Price, RanksOfAPlanFillNodes) {
   EXPECT_EQ(world_ranks(profile, 1), (Ranks{1, 1}));
   EXPECT_EQ(world_ranks(profile, 2), (Ranks{1, 2}));
-  EXPECT_EQ(world_ranks(profile, 5), (Ranks{3, 2, 1.0, 3}));
+  EXPECT_EQ(world_ranks(profile, 5),
+            (Ranks{.nodes = 3, .per_node = 2, .extent = 3, .stage_nodes = 3}));
   EXPECT_EQ(ranks({.nodes = 2, .devices_per_node = 8, .dp = 4, .tp = 4}, model::data_axes),
-            (Ranks{2, 2, 1.0, 2}));
+            (Ranks{.nodes = 2, .per_node = 2, .extent = 2, .stage_nodes = 2}));
   EXPECT_EQ(collective_s(profile, Collective::all_reduce, {1, 1}, 1e6), 0.0);
 }
 

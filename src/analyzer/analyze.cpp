@@ -74,7 +74,8 @@ StageRole role_of(const plan::Plan& plan, int stage, const model::Config& model,
       .disk = plan::uses_disk(plan.stages[stage]),
       .host_update = plan.stages[stage].host_update_ratio > 0.0,
       .times = times(plan::first_rank(plan, stage), plan.stages[stage].devices()),
-      .world_times = times(0, plan.devices())};
+      .world_times = times(0, plan.devices()),
+      .first_in_unit = price::first_in_unit(plan, machine, stage)};
 }
 
 namespace {

@@ -78,8 +78,14 @@ Costs::Costs(const model::Config& model, const hardware::Machine& machine, Stage
   using enum price::Collective;
   const auto collective_s = [p = profile_, role](price::Collective collective, Arguments x) {
     const int nodes = whole(x[0]);
-    return price::collective_s(
-        *p, collective, {nodes, whole(x[1]), nodes > 1 ? role.times : 1.0, whole(x[2])}, x[3]);
+    return price::collective_s(*p, collective,
+                               {.nodes = nodes,
+                                .per_node = whole(x[1]),
+                                .times = nodes > 1 ? role.times : 1.0,
+                                .extent = whole(x[2]),
+                                .first = role.first_in_unit,
+                                .stage_nodes = whole(x[3])},
+                               x[4]);
   };
   const auto collective = [&](const char* name, price::Collective which) {
     return priced(name, [=](Arguments x) { return collective_s(which, x); });
@@ -94,7 +100,7 @@ Costs::Costs(const model::Config& model, const hardware::Machine& machine, Stage
                   collective("reduce_scatter", reduce_scatter),
                   collective("all_gather", all_gather), collective("all_to_all", all_to_all)};
   gradient_reduction_ = priced("reduce_gradients", [=](Arguments x) {
-    const bool shards = plan::sharded(x[4], x[0] * x[1]).optimizer > 0.0;
+    const bool shards = plan::sharded(x[5], x[0] * x[1]).optimizer > 0.0;
     return collective_s(shards ? reduce_scatter : all_reduce, x);
   });
   world_all_reduce_ = priced("all_reduce_world", [p = profile_, role](Arguments x) {
@@ -176,7 +182,7 @@ Expr Costs::collective(price::Collective which, model::AxisSet axes, const Expr&
   const plan::Mesh<Expr>& mesh = axes.contains(model::Axis::cp) ? sequences_ : weights_;
   const auto [nodes, per_node] = mesh.spread(axes, v_.m);
   return Expr::call(collectives_[std::size_t(which)],
-                    {nodes, per_node, extent_nodes(mesh, axes), bytes});
+                    {nodes, per_node, extent_nodes(mesh, axes), v_.n, bytes});
 }
 
 Expr Costs::of_stream(price::Collective which, model::SegmentKind kind) const {

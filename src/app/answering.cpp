@@ -20,13 +20,7 @@
 #include "weights.hpp"
 
 namespace brume::app {
-namespace {
-
 namespace fs = std::filesystem;
-
-constexpr double share_of_memory = 0.8;
-
-}  // namespace
 
 Answering::Answering(const AnswerOptions& options, comm::Session& session, comm::Communicator& job)
     : options_(options), session_(session), job_(job) {
@@ -109,7 +103,7 @@ double Answering::memory_bytes() {
   const std::int64_t left = device.memory_bytes > 0
                                 ? device.free_bytes
                                 : device::available_bytes() / session_.ranks_per_node();
-  std::array<double, 1> bytes{left > 0 ? share_of_memory * double(left) : 1e18};
+  std::array<double, 1> bytes{left > 0 ? generation_share_of_memory * double(left) : 1e18};
   job_.all_reduce(bytes, comm::Reduction::min);
   return bytes.front();
 }

@@ -12,6 +12,9 @@
 
 namespace brume::app {
 
+/// Share of the free memory that a generation uses.
+inline constexpr double generation_share_of_memory = 0.8;
+
 /// How many ranks share a copy of the model where nobody says it.
 enum class Copies {
   fewest_ranks,  ///< for many answers at once

@@ -10,9 +10,10 @@ namespace brume::app {
 
 Given::Given(const PlanOptions& options)
     : deck(load_deck(options.deck, options.sets)),
-      model(isolated(model::config(deck.model, deck.training.precision), deck)),
+      model(model::config(deck.model, deck.training.precision)),
       machine(obtain_machine_alone(deck, model)),
       cluster(hardware::cluster(deck.cluster)) {
+  if (options.purpose == "training") model = isolated(std::move(model), deck);
   if (!deck.analysis.mist()) cluster = hardware::usable(std::move(cluster), machine);
 }
 

@@ -1,6 +1,7 @@
 /// @file The verbs that plan without training: plan, analyze, simulate, check, and those beside
 /// them.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -119,8 +120,8 @@ std::string slowest_pair(const plan::Plan& plan, const Given& given) {
       node(slowest->first), node(slowest->second), slowest->times, format_seconds(taken_s));
 }
 
-/// The transfers that leave units of a level of the network, and how many times the bytes of their
-/// links they take. Empty where there is one group with one level.
+/// The transfers that leave units of a level of the network, and their slowdown. Empty without
+/// levels, and for several groups of nodes.
 std::string levels(const plan::Plan& plan, const Given& given) {
   std::string text;
   if (given.machine.num_groups() > 1) return text;
@@ -128,6 +129,10 @@ std::string levels(const plan::Plan& plan, const Given& given) {
     hardware::Profile profile = given.machine.profile(0);
     profile.levels = {level};
     const hardware::Machine machine(profile);
+    std::vector<std::string> parts;
+    const auto add = [&](const std::string& what, double times) {
+      parts.push_back(times > 1.0 ? fmt::format("{} ({:.3g} times as long)", what, times) : what);
+    };
     int leaving = 0;
     double times = 1.0;
     for (int stage = 1; stage < plan.num_stages(); ++stage) {
@@ -136,30 +141,39 @@ std::string levels(const plan::Plan& plan, const Given& given) {
                 last_to = to + plan.stages[stage].devices() - 1;
       bool leaves = false;
       for (const auto& [rank, peer] : {std::pair(from, to), {last_from, last_to}}) {
-        const hardware::Climb climb = price::ends(plan, machine, rank, peer).climb;
-        leaves = leaves || climb != hardware::Climb();
-        times = std::max(times, climb.congestion);
+        const price::Ends ends = price::ends(plan, machine, rank, peer);
+        leaves = leaves ||
+                 (ends.leaves_node && price::node_of(plan, machine, rank).index / level.nodes !=
+                                          price::node_of(plan, machine, peer).index / level.nodes);
+        times = std::max(times, ends.congestion.times);
       }
       leaving += leaves;
     }
-    text += fmt::format(
-        "level of {}, oversubscribed {:.3g} times: {} of {} messages between stages leave units",
-        counted(level.nodes, "node"), level.oversubscription, leaving, plan.num_stages() - 1);
-    if (leaving > 0) text += fmt::format(" ({:.3g} times as long)", times);
+    if (leaving > 0)
+      add(fmt::format("messages to {} of {}", leaving, counted(plan.num_stages(), "stage")), times);
     for (const auto& [axis, name] : {std::pair(model::Axis::tp, "tp"),
                                      {model::Axis::cp, "cp"},
                                      {model::Axis::ep, "experts"},
                                      {model::Axis::shard, "shards"},
                                      {model::Axis::replica, "replicas"}}) {
       double most = 1.0;
-      for (const plan::Stage& stage : plan.stages) {
-        const price::Ranks ranks = price::ranks(stage, axis);
-        most = std::max(most, hardware::climb(profile, {ranks.nodes, ranks.extent}).congestion);
+      for (int stage = 0; stage < plan.num_stages(); ++stage) {
+        const price::Ranks ranks =
+            price::ranks(plan.stages[stage], axis, price::first_in_unit(plan, machine, stage));
+        if (ranks.nodes * ranks.per_node > 1)
+          most = std::max(most,
+                          hardware::congestion(
+                              profile, {ranks.nodes, ranks.extent, ranks.first, ranks.stage_nodes},
+                              axis == model::Axis::cp)
+                              .times);
       }
-      if (most > 1.0)
-        text += fmt::format(", exchanges of {} take {:.3g} times as long", name, most);
+      if (most > 1.0) add(fmt::format("exchanges of {}", name), most);
     }
-    text += '\n';
+    text +=
+        fmt::format("level of {}, oversubscribed {:.3g} times: {}\n", counted(level.nodes, "node"),
+                    level.oversubscription,
+                    parts.empty() ? "nothing leaves a unit"
+                                  : fmt::format("units are left by {}", fmt::join(parts, ", ")));
   }
   return text;
 }
@@ -169,17 +183,21 @@ std::string explained(const plan::Plan& plan, const Given& given) {
          slowest_pair(plan, given) + levels(plan, given);
 }
 
-plan::Plan load_plan(const PlanOptions& options, const Given& given) {
-  plan::Plan plan = plan::load(options.plan);
+plan::Plan load_plan(const std::string& file, const Given& given) {
+  plan::Plan plan = plan::load(file);
   check_given(plan, given.deck, given.model, given.cluster);
+  for (int group = 0; group < given.machine.num_groups(); ++group)
+    require(plan.node_order.empty() || given.machine.profile(group).levels.empty(), Failure::input,
+            "{}: has a node_order, but nodes of a network with levels are numbered unit by unit: "
+            "leave it out",
+            file);
   return plan;
 }
 
 /// A plan that somebody uses, beside the best one.
 struct Other {
   Other(const PlanOptions& options, const Given& given) : path(options.against) {
-    plan = plan::load(path);
-    check_given(plan, given.deck, given.model, given.cluster);
+    plan = load_plan(path, given);
     const analyzer::Prediction prediction =
         predict(plan, given.model, given.machine, given.cluster);
     misfits = app::misfits(plan, stage_needs(plan, prediction, given.cluster));
@@ -205,7 +223,7 @@ struct Other {
 
 /// What Mist's analyzer says of the plan.
 int analyze_as_mist(const PlanOptions& options, const Given& given) {
-  const plan::Plan plan = load_plan(options, given);
+  const plan::Plan plan = load_plan(options.plan, given);
   const deck::AnalysisKeys& keys = given.deck.analysis;
   const mist::Case mist = mist::case_of(
       plan, given.model, given.machine.profile(0), given.cluster,
@@ -360,7 +378,7 @@ int plan(const PlanOptions& options) {
 int analyze(const PlanOptions& options) {
   const Given given(options);
   if (given.deck.analysis.mist()) return analyze_as_mist(options, given);
-  const plan::Plan plan = load_plan(options, given);
+  const plan::Plan plan = load_plan(options.plan, given);
   const analyzer::Prediction prediction = predict(plan, given.model, given.machine, given.cluster);
   const std::vector<StageNeed> needs = stage_needs(plan, prediction, given.cluster);
   const bool fits = misfits(plan, needs).empty();
@@ -390,7 +408,7 @@ int analyze(const PlanOptions& options) {
 int simulate(const PlanOptions& options) {
   const Given given(options);
   refuse_mist(given.deck, "simulate");
-  const plan::Plan plan = load_plan(options, given);
+  const plan::Plan plan = load_plan(options.plan, given);
   const std::vector<schedule::Program> programs = schedule::compile_all(plan, given.model);
   check_memory(programs, plan, given.cluster);
   const schedule::Simulation simulation =

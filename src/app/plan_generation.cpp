@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -19,6 +21,7 @@
 #include "generation/forecast.hpp"
 #include "generation_plan.hpp"
 #include "given.hpp"
+#include "plan/shapes.hpp"
 #include "planning.hpp"
 #include "verbs.hpp"
 
@@ -28,8 +31,8 @@ namespace {
 using generation::Forecast;
 
 constexpr int most_sequences = 1024;
-/// Requests of a copy that are simulated; the time of more is in proportion.
-constexpr int most_simulated = 2048;
+/// Requests of a copy that are simulated, and their tokens; the time of more is in proportion.
+constexpr int most_simulated = 2048, most_simulated_tokens = 1 << 22;
 
 /// A plan with so many sequences at once on each copy, and its prediction.
 struct Candidate {
@@ -54,12 +57,16 @@ struct Lengths {
     const int quarter = std::max(1, deck.model.seq_len / 4);
     if (prompt == 0) prompt = quarter;
     if (answer == 0) answer = quarter;
-    const std::int64_t longest = (3 * (std::int64_t{prompt} + answer) + 1) / 2;
-    require(longest <= deck.model.seq_len, Failure::input,
+    require(longest() <= deck.model.seq_len, Failure::input,
             "generation: the longest prompt and answer have {} tokens, model.seq_len is {}: lower "
             "generation.prompt_tokens or answer_tokens, or raise model.seq_len",
-            longest, deck.model.seq_len);
+            longest(), deck.model.seq_len);
   }
+
+  /// Tokens of the longest prompt and answer.
+  std::int64_t longest() const { return (3 * (std::int64_t{prompt} + answer) + 1) / 2; }
+  int longest_answer() const { return (3 * answer + 1) / 2; }
+
   int prompt, answer;
 };
 
@@ -71,30 +78,38 @@ class Search {
             "plan --for generation plans for nodes of one kind: give [cluster] one group");
   }
 
-  /// All candidates that fit, the fastest first; those beyond the deck's limits last.
+  /// The candidates that fit and keep the deck's limits, the fastest first.
+  /// @throws Error(infeasible) if there is none
   std::vector<Candidate> run() {
     const hardware::NodeGroup& nodes = given_.cluster.groups[0];
     for (const int tp : divisors(nodes.devices())) {
       if (tp > nodes.devices_per_node && tp % nodes.devices_per_node != 0) continue;
-      for (int batch = 1; batch <= most_sequences; batch *= 2)
+      if (!plan::allows(given_.deck.search.tp, tp)) continue;
+      for (int batch = 1; batch <= most_sequences && !out_of_time(); batch *= 2)
         if (!consider(tp, batch)) break;
     }
     require(!found_.empty(), Failure::infeasible,
-            "no number of ranks holds the model{}: more memory, more devices of a node or a "
-            "smaller precision are needed",
-            refused_.empty() ? "" : " (" + refused_ + ")");
-    std::ranges::stable_sort(found_, [&](const Candidate& a, const Candidate& b) {
-      return std::pair(!within(a), -a.tokens_per_s()) < std::pair(!within(b), -b.tokens_per_s());
-    });
-    return std::move(found_);
-  }
-
-  bool within(const Candidate& one) const {
-    const auto holds = [](double limit_s, double seconds) {
-      return limit_s == 0.0 || seconds <= limit_s;
+            "no number of ranks holds the model ({}): more memory, more devices or a smaller "
+            "precision are needed",
+            short_bytes_ > 0.0
+                ? fmt::format("tp {} lacks {}", short_tp_, format_bytes(short_bytes_))
+                : refused_);
+    const auto first_s = [](const Candidate& one) { return one.forecast.first_token_s; };
+    const auto next_s = [](const Candidate& one) { return one.forecast.token_s; };
+    const double least_first_s = first_s(std::ranges::min(found_, {}, first_s)),
+                 least_next_s = next_s(std::ranges::min(found_, {}, next_s));
+    const auto beyond = [](double limit_s, double seconds) {
+      return limit_s > 0.0 && seconds > limit_s;
     };
-    return holds(keys_.first_token_s, one.forecast.first_token_s) &&
-           holds(keys_.token_s, one.forecast.token_s);
+    std::erase_if(found_, [&](const Candidate& one) {
+      return beyond(keys_.first_token_s, first_s(one)) || beyond(keys_.token_s, next_s(one));
+    });
+    require(!found_.empty(), Failure::infeasible,
+            "no plan keeps the limits of [generation]: the shortest times are {} to the first "
+            "token and {} from token to token",
+            format_seconds(least_first_s), format_seconds(least_next_s));
+    std::ranges::stable_sort(found_, std::greater<>{}, &Candidate::tokens_per_s);
+    return std::move(found_);
   }
 
  private:
@@ -103,9 +118,9 @@ class Search {
     const hardware::NodeGroup& nodes = given_.cluster.groups[0];
     const int copies = nodes.devices() / tp;
     const auto of_copy = int(ceil_div(keys_.prompts, copies));
-    GenerationNeeds needs{.tokens = (3 * (std::int64_t{lengths_.prompt} + lengths_.answer) + 1) / 2,
+    GenerationNeeds needs{.tokens = lengths_.longest(),
                           .batch = std::min(batch, of_copy),
-                          .memory_bytes = double(nodes.memory_bytes)};
+                          .memory_bytes = generation_share_of_memory * double(nodes.memory_bytes)};
     needs.tp = tp;
     needs.on_device = nodes.on_device;
     Candidate one;
@@ -117,11 +132,14 @@ class Search {
       return false;
     }
     if (one.plan.needed_bytes > 0.0) {
-      refused_ = fmt::format("tp {} lacks {}", tp, format_bytes(one.plan.needed_bytes));
+      if (short_bytes_ == 0.0 || one.plan.needed_bytes < short_bytes_)
+        short_bytes_ = one.plan.needed_bytes, short_tp_ = tp;
       return false;
     }
     one.batch = needs.batch;
-    const int simulated = std::min(of_copy, most_simulated);
+    const int tokens = lengths_.prompt + lengths_.answer;
+    const int simulated =
+        std::min({of_copy, most_simulated, std::max(2 * batch, most_simulated_tokens / tokens)});
     const auto requests = generation::requests(simulated, lengths_.prompt, lengths_.answer);
     one.forecast = generation::forecast(requests, times(one.plan), one.plan.model);
     const double scale = double(of_copy) / simulated;
@@ -148,11 +166,20 @@ class Search {
             plan.model, given_.machine};
   }
 
+  /// Whether the deck's limit ends the search. One candidate is looked at in any case.
+  bool out_of_time() const {
+    const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin_;
+    return !found_.empty() && passed.count() > given_.deck.search.time_limit_s;
+  }
+
   const Given& given_;
   const deck::GenerationKeys& keys_;
   Lengths lengths_;
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   std::vector<Candidate> found_;
-  std::string refused_;  ///< why the last one does not fit
+  std::string refused_;       ///< why the last refused one cannot be
+  double short_bytes_ = 0.0;  ///< least that a rank lacks; 0: nothing lacks memory
+  int short_tp_ = 0;
 };
 
 std::vector<std::string> row(const Candidate& one) {
@@ -191,16 +218,12 @@ int plan_generation(const PlanOptions& options) {
                                       {"--against", &options.against},
                                       {"--sweep", &options.sweep}})
     require(value->empty(), Failure::input, "{} shows plans for training: leave it out", option);
+  require(!options.explain, Failure::input, "--explain shows plans for training: leave it out");
   if (!options.output.empty()) check_writable(options.output);
   const Given given(options);
   refuse_mist(given.deck, "plan --for generation");
-  Search search(given);
-  const std::vector<Candidate> found = search.run();
+  const std::vector<Candidate> found = Search(given).run();
   const Candidate& best = found.front();
-  require(search.within(best), Failure::infeasible,
-          "no plan keeps the limits of [generation]: the fastest one takes {} to the first token "
-          "and {} from token to token",
-          format_seconds(best.forecast.first_token_s), format_seconds(best.forecast.token_s));
   Table table({"copies", "tp", "batch", "tokens/s", "first token", "next token", "prompts", "keys",
                "other", "hours / 1M"});
   for (std::size_t i = 0; i < std::min(found.size(), std::size_t(options.top) + 1); ++i)
@@ -216,8 +239,8 @@ int plan_generation(const PlanOptions& options) {
   const std::string text = plan::text(best.plan.plan);
   if (!options.output.empty()) {
     write_file(options.output, text);
-    log::info("run: brume generate RUN --prompts FILE --plan {} --batch {}", options.output,
-              best.batch);
+    log::info("run: brume generate RUN --prompts FILE --plan {} --batch {} --max-tokens {}",
+              options.output, best.batch, Lengths(given.deck).longest_answer());
   }
   if (options.json) {
     nlohmann::ordered_json object = described(best);

@@ -219,13 +219,13 @@ std::vector<std::string> stand_ins(const Profile& profile) {
 }
 
 double link_time(const Profile& profile, LinkKind kind, int nodes, int ranks_per_node, double bytes,
-                 const Climb& climb) {
+                 const Congestion& congestion) {
   const Shape wanted{nodes, ranks_per_node};
   if (wanted.ranks() < 2 || bytes <= 0.0) return 0.0;
-  if (climb != Climb()) {
+  if (congestion != Congestion()) {
     const double passages = std::max(rounds_of(kind), 1.0);
-    return link_time(profile, kind, nodes, ranks_per_node, climb.congestion * bytes) +
-           passages * climb.hops_s;
+    return link_time(profile, kind, nodes, ranks_per_node, congestion.times * bytes) +
+           passages * congestion.hops_s;
   }
   if (!has_links(profile, kind)) {
     if (has_lines(profile)) return link_line_s(profile, kind, wanted, bytes);

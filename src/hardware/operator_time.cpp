@@ -127,10 +127,8 @@ double roofline_s(const Profile& profile, const std::string& kind, Dims dims, do
   if (!by_size) return (compute_s / speed + memory_s) / efficiency(profile, kind);
   const double most = by_size->largest->efficiency;
   const double saved_s = compute_s / most * (1.0 - 1.0 / speed);
-  // Bytes reach what passes over memory reach, where a profile knows that.
-  const double reached = efficiency(profile, "pointwise");
   return std::max(compute_s / by_size->at(size) - saved_s,
-                  memory_s / (reached < 1.0 ? reached : most));
+                  memory_s / pass_efficiency(profile, most));
 }
 
 }  // namespace
@@ -142,6 +140,11 @@ const char* name(Source source) {
     case Source::roofline: return "roofline";
   }
   return "";
+}
+
+double pass_efficiency(const Profile& profile, double otherwise) {
+  const auto row = std::ranges::find(profile.efficiencies, "pointwise", &EfficiencyRow::kind);
+  return row == profile.efficiencies.end() ? otherwise : row->efficiency;
 }
 
 const OperatorRow* measured_operator(const Profile& profile, const std::string& kind,

@@ -253,6 +253,7 @@ Config generating(Config config, const Generation& sizes) {
   freeze(config, [](const Parameter&) { return true; });
   config.generation = sizes;
   config.isolated = true;
+  config.document_share = 1.0;
   config.exchanges_normed = false;
   // Few tokens may all choose the experts of one rank.
   config.rank_load_factor = std::max(1, config.num_experts);

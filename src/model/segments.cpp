@@ -1,5 +1,6 @@
 /// @file The list of operators of each segment, as expressions in the variables of Split.
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <numeric>
 #include <utility>
@@ -77,6 +78,15 @@ double visible_share(const Config& m, SegmentKind kind) {
   const double window = double(std::min(m.window, m.seq_len)) / m.seq_len;
   if (m.generates()) return window;
   return std::min(m.document_share, window * (2.0 - window));
+}
+
+/// Experts that tokens of a pass choose: all in training, and where few tokens choose evenly
+///
+///   E (1 - (1 - k / E)^tokens)
+double chosen_experts(const Config& m) {
+  const double all = m.num_experts;
+  if (!m.generates() || m.num_experts == 0) return all;
+  return all * (1.0 - std::pow(1.0 - m.experts_per_token / all, m.computed_tokens()));
 }
 
 /// Lists a segment's operators in forward order. Those of a layer are, branch by branch, what leads
@@ -206,7 +216,7 @@ void SegmentList::product(std::string name, OperatorKind kind, TensorId read, Te
   const Expr &m = grouped ? held_ : segment_.tensor(read).rows, &n = product.outputs,
              &k = product.inputs;
   const Expr flops = 2.0 * m * n * k;
-  const Expr experts = double(m_.num_experts) / s_.ep;
+  const Expr experts = chosen_experts(m_) / s_.ep;
   const Expr weights = grouped ? experts * k * n : k * n;
   const Expr bytes = 4.0 * (m * k + weights + m * n);
   const double trained = trained_.of(product.modules, product.part);

@@ -164,7 +164,7 @@ Plan equal_stages(const model::Config& model, int global_batch, int num_stages, 
     Stage& stage = plan.stages.emplace_back(like);
     stage.layers = model.num_layers / num_stages;
     stage.first_layer = s * stage.layers;
-    stage.devices_per_node = like.devices();
+    stage.devices_per_node = like.devices() / like.nodes;
   }
   return plan;
 }

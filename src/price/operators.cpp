@@ -39,9 +39,7 @@ hardware::Time float8_time(const hardware::Profile& profile, const std::vector<s
       hardware::operator_time(profile, model::name(matmul), dims, backward, flops, bytes, faster);
   if (profile.bytes_per_s <= 0.0) return time;
   // A backward reads both factors of the forward once more, and the output's gradient twice.
-  const auto pass = std::ranges::find(profile.efficiencies, model::name(pointwise),
-                                      &hardware::EfficiencyRow::kind);
-  const double reached = pass == profile.efficiencies.end() ? 1.0 : pass->efficiency;
+  const double reached = hardware::pass_efficiency(profile, 1.0);
   const double m = double(dims[0]), n = double(dims[1]), k = double(dims[2]);
   const double rounded = m * k + n * k + (backward ? 2.0 * m * n : 0.0);
   time.seconds += 5.0 * rounded / (profile.bytes_per_s * reached);
@@ -60,12 +58,40 @@ hardware::Time experts_time(const hardware::Profile& profile, const std::vector<
   using enum model::OperatorKind;
   if (knows(profile, model::name(experts)))
     return hardware::operator_time(profile, model::name(experts), dims, backward, flops, bytes);
-  const std::int64_t count = dims[3];
+  const std::int64_t count = std::max<std::int64_t>(dims[3], 1);
   hardware::Time time = hardware::operator_time(
       profile, model::name(matmul), std::array{ceil_div(dims[0], count), dims[1], dims[2]},
       backward, flops / double(count), bytes / double(count));
   time.seconds *= double(count);
   return time;
+}
+
+/// Attention to kept keys: by its own rows, or by the FLOPs of attention at the tokens that a query
+/// sees, of which a row {b, T, heads, D} makes 2 b T^2 heads D.
+hardware::Time cached_attention_time(const hardware::Profile& profile,
+                                     const std::vector<std::int64_t>& dims, double flops,
+                                     double bytes) {
+  using enum model::OperatorKind;
+  const auto is_attention = [](const hardware::OperatorRow& row) {
+    return row.kind == model::name(attention) && row.dims.size() == 4 && row.forward_s > 0.0;
+  };
+  const bool has_own = knows(profile, model::name(cached_attention));
+  if (has_own || std::ranges::none_of(profile.operators, is_attention)) {
+    const bool by_attention = !has_own && knows(profile, model::name(attention));
+    return hardware::operator_time(profile,
+                                   model::name(by_attention ? attention : cached_attention), dims,
+                                   false, flops, bytes);
+  }
+  double flops_per_s = 0.0, nearest = HUGE_VAL;
+  for (const hardware::OperatorRow& row : profile.operators) {
+    if (!is_attention(row)) continue;
+    const double tokens = double(row.dims[1]), far = std::abs(std::log(tokens / double(dims[1])));
+    if (far >= nearest) continue;
+    nearest = far;
+    flops_per_s =
+        2.0 * double(row.dims[0] * row.dims[2] * row.dims[3]) * tokens * tokens / row.forward_s;
+  }
+  return {std::max(flops / flops_per_s, bytes / profile.bytes_per_s), hardware::Source::roofline};
 }
 
 hardware::Time operator_time(const model::Config& model, const hardware::Profile& profile,
@@ -83,6 +109,9 @@ hardware::Time operator_time(const model::Config& model, const hardware::Profile
     case model::OperatorKind::matmul_fp8:
       time = float8_time(profile, dims, backward, all_flops, bytes);
       break;
+    case model::OperatorKind::cached_attention:
+      time = cached_attention_time(profile, dims, all_flops, bytes);
+      break;
     case model::OperatorKind::experts:
       time = experts_time(profile, dims, backward, all_flops, bytes);
       break;
@@ -95,7 +124,7 @@ hardware::Time operator_time(const model::Config& model, const hardware::Profile
 }
 
 /// The time in which a product's factor is made of blocks: by its own rows, or as a copy. Products
-/// of few rows on hosts do without; they are rare in training.
+/// of few rows on hosts do without, which this does not count: generation is faster there.
 hardware::Time dequantize_time(const model::Config& model, const hardware::Profile& profile,
                                const model::Operator& op, const Values& values) {
   if (!op.quantized) return {};

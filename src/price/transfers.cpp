@@ -61,16 +61,27 @@ double disk_write_s(const hardware::Profile& profile, double bytes) {
   return hardware::copy_time(profile, CopyKind::disk_write, bytes);
 }
 
-Ranks ranks(const plan::Stage& stage, model::AxisSet axes) {
+Ranks ranks(const plan::Stage& stage, model::AxisSet axes, int first) {
   const plan::Mesh<int> mesh = plan::mesh(stage, axes);
   const auto [nodes, per_node] = mesh.spread(axes, stage.devices_per_node);
-  return {nodes, per_node, 1.0, std::max(1, mesh.extent(axes) / stage.devices_per_node)};
+  return {.nodes = nodes,
+          .per_node = per_node,
+          .extent = std::max(1, mesh.extent(axes) / stage.devices_per_node),
+          .first = first,
+          .stage_nodes = stage.nodes};
+}
+
+int first_in_unit(const plan::Plan& plan, const hardware::Machine& machine, int stage) {
+  const plan::Stage& own = plan.stages[stage];
+  const hardware::Profile& profile = machine.profile(own.group);
+  const int node = plan::first_device(plan, stage) / profile.key.ranks_per_node;
+  return hardware::first_in_unit(profile, node, own.nodes);
 }
 
 Ranks world_ranks(const hardware::Profile& profile, int devices) {
   const int per_node = std::max(1, std::min(devices, profile.key.ranks_per_node));
   const int nodes = int(ceil_div(devices, per_node));
-  return {nodes, per_node, 1.0, nodes};
+  return {.nodes = nodes, .per_node = per_node, .extent = nodes, .stage_nodes = nodes};
 }
 
 plan::Node node_of(const plan::Plan& plan, const hardware::Machine& machine, int rank) {
@@ -99,16 +110,17 @@ double times_as_long(const plan::Plan& plan, const hardware::Machine& machine,
 
 double collective_s(const hardware::Profile& profile, Collective collective, Ranks ranks,
                     double bytes) {
-  const hardware::Climb climb =
-      hardware::climb(profile, {ranks.nodes, ranks.extent}, collective == Collective::all_to_all);
+  const hardware::Congestion congestion =
+      hardware::congestion(profile, {ranks.nodes, ranks.extent, ranks.first, ranks.stage_nodes},
+                           collective == Collective::all_to_all);
   return ranks.times * hardware::link_time(profile, kind_of(collective), ranks.nodes,
-                                           ranks.per_node, bytes, climb);
+                                           ranks.per_node, bytes, congestion);
 }
 
 double send_s(const hardware::Profile& profile, bool leaves_node, double bytes,
-              const hardware::Climb& climb) {
+              const hardware::Congestion& congestion) {
   return hardware::link_time(profile, LinkKind::send, leaves_node ? 2 : 1, leaves_node ? 1 : 2,
-                             bytes, climb);
+                             bytes, congestion);
 }
 
 Ends ends(const plan::Plan& plan, const hardware::Machine& machine, int rank, int peer) {
@@ -119,14 +131,15 @@ Ends ends(const plan::Plan& plan, const hardware::Machine& machine, int rank, in
   const hardware::Profile& profile = machine.profile(own.group);
   ends.times = times_as_long(
       profile, std::array{std::min(own.index, other.index), std::max(own.index, other.index)});
-  ends.climb = hardware::climb(profile, own.index, other.index,
-                               plan.stages[plan::stage_index(plan, rank)].nodes);
+  ends.congestion = hardware::congestion(profile, own.index, other.index,
+                                         plan.stages[plan::stage_index(plan, rank)].nodes);
   return ends;
 }
 
 double send_s(const hardware::Machine& machine, const Ends& ends, double bytes) {
   return ends.group == ends.peer_group
-             ? ends.times * send_s(machine.profile(ends.group), ends.leaves_node, bytes, ends.climb)
+             ? ends.times *
+                   send_s(machine.profile(ends.group), ends.leaves_node, bytes, ends.congestion)
              : machine.crossing_s(ends.group, ends.peer_group, bytes);
 }
 

@@ -51,7 +51,7 @@ TaskTimes::Key TaskTimes::key(const Task& task, int rank) {
   if (!task.group.empty()) {
     key.ranks = task.group.contains(model::Axis::stage)
                     ? price::world_ranks(machine_.profile(stage.group), plan_.devices())
-                    : price::ranks(stage, task.group);
+                    : price::ranks(stage, task.group, price::first_in_unit(plan_, machine_, index));
     key.ranks.times = times_as_long(rank, task.group);
   }
   if (task.peer >= 0) key.ends = price::ends(plan_, machine_, rank, task.peer);

@@ -135,7 +135,7 @@ plan::Plan on_best_nodes(plan::Plan plan, const model::Config& model,
   const hardware::Profile& profile = machine.profile(0);
   const hardware::NodeGroup& group = cluster.groups[0];
   const int nodes = group.nodes;
-  // The nodes of a level's unit stay together.
+  // Prices of levels take nodes in their order.
   if (cluster.num_groups() > 1 || profile.slow_pairs.empty() || !profile.levels.empty() ||
       nodes > most_ordered || profile.key.ranks_per_node != group.devices_per_node)
     return plan;
