@@ -144,6 +144,7 @@ struct StepMetrics {
   double accuracy = -1.0;        ///< PreferenceResult's; -1: no pairs
   double margin = 0.0;           ///< the same
   double load_factor = 0.0;      ///< load_factor() of the experts; 0: not known here
+  double idle_experts = 0.0;     ///< idle_experts() of the experts; 0 also if not known here
   double expert_rounds = 0.0;    ///< ExpertLoads::mean_rounds()
   std::array<double, schedule::num_channels> busy_s{};  ///< each channel at work
   /// Part of busy_s that overlaps with compute.
@@ -165,6 +166,11 @@ struct ExpertLoads {
 ///
 /// @param loads  [L, E] copies of tokens that went to each expert, of all ranks
 double load_factor(std::span<const double> loads, int num_experts);
+
+/// Share of the experts of all layers that no token went to.
+///
+/// @param loads  as above
+double idle_experts(std::span<const double> loads);
 
 /// Blocks of quantized values of which some have come.
 struct OpenBlocks;

@@ -1,12 +1,12 @@
 #!/bin/sh
-# Experts divided over tensor-parallel ranks, data-parallel ranks and both, with more copies of tokens than there is
-# room for: the losses of one rank; checkpoints go on under another division.
+# Experts divided over tensor-parallel ranks, data-parallel ranks and both, with a shared expert and more copies of
+# tokens than there is room for: the losses of one rank; checkpoints go on under another division.
 set -eu
 . "$BRUME_REGRESSION_DIR/tiny_job.sh"
 . "$BRUME_REGRESSION_DIR/plans.sh"
 . "$BRUME_REGRESSION_DIR/losses.sh"
 sed '/^family /d; /^ffn_size /d; /^linear_bias /d; /^qkv_bias /d' "$deck" > experts.toml
-sed -i 's/^\[model\]$/[model]\nfamily = "llama"\nnum_experts = 4\nexpert_ffn_size = 32\nbalance_loss = 0.01\nrank_load_factor = 1.0/' experts.toml
+sed -i 's/^\[model\]$/[model]\nfamily = "llama"\nnum_experts = 4\nexpert_ffn_size = 32\nshared_expert_ffn_size = 16\nshared_expert_gate = true\nbalance_loss = 0.01\nrank_load_factor = 1.0/' experts.toml
 deck=experts.toml
 plan 'ep = 1' 4 - 1 4 > cut.toml
 plan 'ep = 2
@@ -27,6 +27,7 @@ for name in cut tensor both data; do
 done
 rounds=$(grep -o '"expert_rounds": *[0-9.]*' both/metrics.jsonl | grep -vc ': *1.0*$' || true)
 [ "$rounds" -gt 0 ] || fail "no step took more rounds than one"
+grep -q '"idle_experts": *[0-9]' both/metrics.jsonl || fail "no share of experts without tokens"
 
 # Losses without the copies' own loss are others: the check above can fail.
 tiny_job --set output.directory=uneven --set model.balance_loss=0 --plan both.toml

@@ -466,6 +466,8 @@ TEST(Engine, LoadFactorIsTheLargestLoadOverTheMean) {
   const std::vector<double> loads{1.0, 3.0, 4.0, 4.0};
   EXPECT_DOUBLE_EQ(load_factor(loads, 2), 1.25);
   EXPECT_DOUBLE_EQ(load_factor(loads, 4), 4.0 * 4.0 / 12.0);
+  EXPECT_EQ(idle_experts(loads), 0.0);
+  EXPECT_EQ(idle_experts(std::vector{0.0, 3.0, 4.0, 0.0}), 0.5);
 }
 
 // Neither recomputation nor an evaluation counts, nor a second tensor-parallel rank.

@@ -197,8 +197,8 @@ TEST_F(RunFileTest, ReadsOlderFiles) {
     H5Aclose(version);
     EXPECT_GE(H5Adelete(file, "ended"), 0);
     EXPECT_GE(H5Ldelete(file, "/steps/data_s", H5P_DEFAULT), 0);
-    for (const char* column :
-         {"/steps/load_factor", "/steps/expert_rounds", "/steps/accuracy", "/steps/margin"})
+    for (const char* column : {"/steps/load_factor", "/steps/idle_experts", "/steps/expert_rounds",
+                               "/steps/accuracy", "/steps/margin"})
       EXPECT_GE(H5Ldelete(file, column, H5P_DEFAULT), 0);
   });
   const RunContent content = read_run_file(file());

@@ -397,7 +397,7 @@ class Training {
     }
     metrics.iteration_s = shared[0];
     metrics.data_s = shared[4];
-    metrics.load_factor = shared_load_factor();
+    share_loads(metrics);
     metrics.expert_rounds = shared[5];
     if (leader_) warn_of_rounds(metrics);
     if (shared[2] > 0.0) saving_->note_write_s(shared[2]);
@@ -429,14 +429,15 @@ class Training {
         metrics.step + 1, metrics.expert_rounds, run_.model.rank_load_factor);
   }
 
-  /// The load factor of the experts in the last step; 0 without experts.
-  double shared_load_factor() {
+  /// Adds the loads of all ranks' experts in the last step.
+  void share_loads(engine::StepMetrics& metrics) {
     const std::vector<std::int64_t>& mine = engine_->last_loads().copies;
-    if (mine.empty()) return 0.0;
+    if (mine.empty()) return;
     std::vector<double> loads(mine.begin(), mine.end());
     const BetweenSteps telling(between_steps_, "summing the experts' loads");
     crew_.all_reduce(loads, comm::Reduction::sum);
-    return engine::load_factor(loads, run_.model.num_experts);
+    metrics.load_factor = engine::load_factor(loads, run_.model.num_experts);
+    if (metrics.load_factor > 0.0) metrics.idle_experts = engine::idle_experts(loads);
   }
 
   /// @param bad_step  whose batch is left out from now on

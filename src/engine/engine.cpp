@@ -322,6 +322,11 @@ double load_factor(std::span<const double> loads, int num_experts) {
   return layers > 0 ? sum / double(layers) : 0.0;
 }
 
+double idle_experts(std::span<const double> loads) {
+  if (loads.empty()) return 0.0;
+  return double(std::ranges::count(loads, 0.0)) / double(loads.size());
+}
+
 StepMetrics Engine::step(const data::Sampler& data) {
   Impl& e = *impl_;
   StepMetrics metrics;

@@ -99,7 +99,8 @@ std::vector<Scalar> scalars(const Row& row, const Yardstick& yardstick) {
   if (yardstick.peak_flops_per_s > 0.0) values.push_back({"mfu", yardstick.mfu(row.tokens_per_s)});
   if (m.accuracy >= 0.0)
     values.insert(values.end(), {{"accuracy", m.accuracy}, {"margin", m.margin}});
-  if (m.load_factor > 0.0) values.push_back({"load_factor", m.load_factor});
+  if (m.load_factor > 0.0)
+    values.insert(values.end(), {{"load_factor", m.load_factor}, {"idle_experts", m.idle_experts}});
   if (m.expert_rounds > 0.0) values.push_back({"expert_rounds", m.expert_rounds});
   if (!row.peak_bytes.empty())
     values.push_back({"peak_resident_bytes", double(*std::ranges::max_element(row.peak_bytes))});

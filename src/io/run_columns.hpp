@@ -10,7 +10,7 @@ namespace brume::io {
 
 inline constexpr const char* run_filetype = "brume run";
 inline constexpr const char* part_filetype = "brume run part";
-inline constexpr std::array<std::int64_t, 2> run_version = {1, 9};
+inline constexpr std::array<std::int64_t, 2> run_version = {1, 10};
 inline constexpr std::int64_t oldest_run_minor = 6;  ///< that readers know; 5 counted steps from 0
 inline constexpr std::int64_t named_run_minor = 7;   ///< from which on a file names its run
 inline constexpr const char* skipped_path = "/steps/skipped";
@@ -52,6 +52,9 @@ inline constexpr std::array columns = {
     Column{"/steps/load_factor", "1",
            "largest load of an expert over the mean one, mean over layers; 0: no experts",
            [](Row& row) -> double& { return row.metrics.load_factor; }, 8},
+    Column{"/steps/idle_experts", "1",
+           "share of the experts of all layers that no token went to; 0: also without experts",
+           [](Row& row) -> double& { return row.metrics.idle_experts; }, 10},
     Column{"/steps/expert_rounds", "1",
            "rounds of a layer's experts per forward on the busiest rank; 0: no experts",
            [](Row& row) -> double& { return row.metrics.expert_rounds; }, 9},

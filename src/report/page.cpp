@@ -200,9 +200,12 @@ std::string charts(std::span<const Run> runs) {
   const auto has_experts = [](const Run& run) {
     return !run.rows.empty() && run.rows.back().metrics.load_factor > 0.0;
   };
-  if (std::ranges::any_of(runs, has_experts))
+  if (std::ranges::any_of(runs, has_experts)) {
     out += svg(chart(runs, "load factor of experts",
                      [](const io::Row& r) { return r.metrics.load_factor; }));
+    out += svg(chart(runs, "share of experts without tokens",
+                     [](const io::Row& r) { return r.metrics.idle_experts; }));
+  }
   const auto has_pairs = [](const Run& run) {
     return !run.rows.empty() && run.rows.back().metrics.accuracy >= 0.0;
   };
