@@ -240,7 +240,7 @@ struct NodeSpan {
 
 /// Congestion of a collective of all groups of a stage at once.
 ///
-/// On n nodes of an extent of e there are e / n groups. The ring of each leaves a unit of m nodes
+/// An extent of e nodes has e / n groups of n nodes each. The ring of each leaves a unit of m nodes
 /// once, so of an extent with k of its nodes in a unit, and others elsewhere, min(e / n, k)
 /// bandwidths of a node leave it together. In an all-to-all each node sends the share 1 - k / e.
 /// Sums over the extents in a unit:

@@ -111,7 +111,7 @@ struct Ranks {
   int per_node = 1;
   double times = 1.0;  ///< slowdown against most node pairs, see times_as_long
   int extent = 1;      ///< nodes from the first to the last
-  int first = 0;       ///< as hardware::NodeSpan has them, like the next one
+  int first = 0;       ///< hardware::NodeSpan::first, and the next one likewise
   int stage_nodes = 1;
 
   auto operator<=>(const Ranks&) const = default;

@@ -136,6 +136,10 @@ inline bool profileLibraryLoaded() { return false; }
 inline void pushRegion(const char*) {}
 inline void popRegion() {}
 }  // namespace Profiling
+namespace Tools::Experimental {
+inline void set_push_region_callback(void (*)(const char*)) {}
+inline void set_pop_region_callback(void (*)()) {}
+}  // namespace Tools::Experimental
 
 }  // namespace emulated_kokkos
 
