@@ -83,8 +83,7 @@ TEST(Forecast, OneTokenReadsItsExpertsOnly) {
   profile.flops_per_s = 1e15;  // bytes alone count
   const hardware::Machine machine(profile);
   const auto seconds = [&](int experts) {
-    model::Config model = samples::small_model(3);
-    model.family = &model::family("qwen3_moe");
+    model::Config model = samples::small_llama(3, 2);
     model.num_experts = experts;
     model.experts_per_token = 2;
     model.expert_ffn_size = 256;

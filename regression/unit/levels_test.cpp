@@ -57,8 +57,8 @@ TEST(Levels, CongestionIsThatOfTheBusiestLink) {
                                 .oversubscription = 8.0};
     const plan::Mesh<int> mesh = plan::weights_mesh(tp, 1, shard * replica, replica);
     const int nodes = mesh.size() / per_node;
-    const bool fills = per_node % tp == 0 || tp % per_node == 0;
-    if (nodes * per_node != mesh.size() || !fills) continue;
+    const auto nests = [&](int ranks) { return per_node % ranks == 0 || ranks % per_node == 0; };
+    if (!nests(tp) || !nests(tp * shard) || !nests(mesh.size()) || per_node > mesh.size()) continue;
     const AxisSet axes =
         samples::pick<AxisSet>(random, {Axis::tp, Axis::shard, Axis::replica, model::state_axes});
     const int extent = std::max(1, mesh.extent(axes) / per_node);

@@ -203,8 +203,9 @@ Expr Costs::dense_reduction(const Expr& bytes) const {
 }
 
 Expr Costs::gradient_reduction(const Expr& bytes) const {
-  return Expr::call(gradient_reduction_, {shards_.nodes, shards_.per_node,
-                                          extent_nodes(weights_, model::Axis::shard), bytes, v_.z});
+  return Expr::call(gradient_reduction_,
+                    {shards_.nodes, shards_.per_node, extent_nodes(weights_, model::Axis::shard),
+                     v_.n, bytes, v_.z});
 }
 
 Expr Costs::replica_reduction(const Expr& bytes) const {
