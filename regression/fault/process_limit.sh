@@ -24,6 +24,8 @@ limited 1000
 failed=0
 for number in 6 11 14 19 25 30; do
   limited $number
+  # Both ranks may want the last thread while MPI starts, which says so itself.
+  if [ "$code" -eq 1 ] && grep -q 'pmix_progress_thread_start failed' log; then limited $number; fi
   [ "$code" -ne 0 ] || continue
   failed=$((failed + 1))
   [ "$code" -eq 4 ] && [ "$(grep -c 'brume:' log)" -eq 1 ] && grep -q 'brume: a thread could not be started.*(ulimit -u)' log ||

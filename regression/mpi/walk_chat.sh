@@ -10,7 +10,7 @@ awk 'BEGIN { for (i = 0; i < 128; i++) { line = "{\"messages\": [{\"role\": \"us
 
 walk 'A model that answers' 6
 # This model is random, so its adapter learns at a higher rate.
-own="--set cluster.profile=$BRUME_REGRESSION_DIR/decks/profile.toml --set training.optimizer.lr=3e-2"
+own="--set cluster.profile=$BRUME_REGRESSION_DIR/decks/profile.toml --set training.optimizer.lr=1e-2"
 sed -i -e ':join' -e '/\\$/N; s/\\\n *//; tjoin' walk
 sed -i "s|brume run .*|& $own|; s|brume import hf .*|& --set model.seq_len=64|; s|^build/brume chat .*|printf 'Why?\\\\nWho?\\\\n' \\| & --max-tokens 8|" walk
 sh -eux walk > said 2> log || { cat said log; fail "the walk ends early"; }

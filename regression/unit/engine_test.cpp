@@ -134,7 +134,7 @@ TEST_P(ExpertAdaptersContract, RandomPlanTrainsLikeOneRank) {
       test::head_tokens(i));
 }
 
-INSTANTIATE_TEST_SUITE_P(Engine, ExpertAdaptersContract, ::testing::Range(0, test::trials(12)));
+INSTANTIATE_TEST_SUITE_P(Engine, ExpertAdaptersContract, ::testing::Range(0, test::trials(8)));
 
 class QuantizedContract : public ::testing::TestWithParam<int> {};
 
@@ -317,7 +317,7 @@ TEST_P(InterleavedContract, RandomPlanTrainsLikeOneRank) {
   expect_contract(model, plan, test::head_tokens(i));
 }
 
-INSTANTIATE_TEST_SUITE_P(Engine, InterleavedContract, ::testing::Range(0, test::trials(14)));
+INSTANTIATE_TEST_SUITE_P(Engine, InterleavedContract, ::testing::Range(0, test::trials(10)));
 
 class ZeroBubbleContract : public ::testing::TestWithParam<int> {};
 
