@@ -130,7 +130,8 @@ TEST_P(Optimizers, WithMomentsOf8BitsRoundLikeOnOneRank) {
   const double share = share_of_other_roundings(one.state, all.state);
   // A token that two experts fit equally well may go to the other one.
   const bool chooses = made.model.experts_per_token < made.model.num_experts;
-  EXPECT_LT(share, chooses ? 0.03 : 0.01) << model::text(made.model) << "\n" << plan::text(made.plan);
+  EXPECT_LT(share, chooses ? 0.03 : 0.01) << model::text(made.model) << "\n"
+                                          << plan::text(made.plan);
   EXPECT_TRUE(test::trains_like(one.trained, all.trained, 1e-3, 1e-2))
       << test::largest_difference(all.trained.losses, one.trained.losses) << " "
       << test::largest_difference(all.trained.norms, one.trained.norms);
