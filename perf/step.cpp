@@ -1,4 +1,4 @@
-/// @file A training step on this machine, beside PyTorch: a table over shapes, interleaved,
+/// @file A training step on this machine, against PyTorch: a table over shapes, interleaved,
 /// medians.
 ///
 /// On hosts each row has two splits of the cores: one rank of all cores, and as many data-parallel
@@ -80,7 +80,7 @@ struct Steps {
   std::vector<Sums> task_s, kernel_s;
 };
 
-/// Where time goes by kernel, between start and stop: of all ranks together.
+/// Sums the time of each kernel over all ranks, between start and stop.
 class Kernels {
  public:
   static void start() {

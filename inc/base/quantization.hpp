@@ -76,7 +76,7 @@ constexpr bool is_float8(Quantization format) {
 constexpr int fraction_bits(Quantization format) { return format == Quantization::float8 ? 3 : 4; }
 
 inline constexpr int float8_exponent = 14;  ///< 2^-14 is the smallest value of full precision
-/// Exponents of fp32 less those of codes.
+/// Bias of an exponent of fp32 less the bias of a code's exponent.
 inline constexpr std::uint32_t float8_bias = 127 - float8_exponent - 1;
 inline constexpr std::uint32_t to_nearest = 0x80000000u;
 

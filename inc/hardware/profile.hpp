@@ -247,7 +247,7 @@ struct NodeSpan {
 ///
 ///   times = oversubscription max over units of sum / m, at least 1
 ///
-/// Hops are those of a tree over the units.
+/// A tree over the units has the hops.
 Congestion congestion(const Profile& profile, const NodeSpan& span, bool all_to_all = false);
 
 /// Congestion of a message between two nodes, when `senders` neighbouring nodes send at once.

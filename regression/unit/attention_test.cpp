@@ -6,6 +6,7 @@
 #include <random>
 #include <vector>
 
+#include "attention_documents.hpp"
 #include "base/error.hpp"
 #include "reference/attention.hpp"
 
@@ -77,18 +78,6 @@ TEST(Attention, AWindowEqualsItsTwin) {
       Case c({1, T, 2, 12, 1, 2, 0, window}, 1.0f, 3);
       expect_twin(c);
     }
-}
-
-/// Where documents of random lengths begin in each sequence.
-std::vector<std::int32_t> random_begins(const AttentionShape& shape, int longest) {
-  std::mt19937 random(7);
-  std::vector<std::int32_t> begins;
-  for (int b = 0; b < shape.batch; ++b)
-    for (int begin = 0, end = 0, n = 0; n < shape.seq_len; ++n) {
-      if (n == end) begin = n, end = n + 1 + int(random() % unsigned(longest));
-      begins.push_back(begin);
-    }
-  return begins;
 }
 
 // Documents of a token, within a block of queries, beyond one of keys; with and without a window.

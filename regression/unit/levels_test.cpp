@@ -43,7 +43,7 @@ double counted_congestion(const plan::Mesh<int>& mesh, AxisSet axes, int per_nod
   return node > 0.0 ? std::max(1.0, unit * level.oversubscription / level.nodes / node) : 1.0;
 }
 
-// Of stages that begin anywhere. It is exact where extents are whole units or parts of one.
+// Stages begin anywhere. The formula is exact where extents are whole units or parts of one.
 TEST(Levels, CongestionIsThatOfTheBusiestLink) {
   std::mt19937 random(3);
   int congested = 0, unaligned = 0;

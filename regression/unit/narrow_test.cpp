@@ -11,6 +11,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "attention_documents.hpp"
 #include "base/error.hpp"
 #include "kernels/attention.hpp"
 #include "kernels/cross_entropy.hpp"
@@ -381,25 +382,13 @@ TYPED_TEST(NarrowKernels, Attention) {
   }
 }
 
-/// Documents of up to `longest` tokens.
-std::vector<std::int32_t> documents_of(const AttentionShape& shape, int longest) {
-  std::mt19937 random(7);
-  std::vector<std::int32_t> begins;
-  for (int b = 0; b < shape.batch; ++b)
-    for (int begin = 0, end = 0, n = 0; n < shape.seq_len; ++n) {
-      if (n == end) begin = n, end = n + 1 + int(random() % unsigned(longest));
-      begins.push_back(begin);
-    }
-  return begins;
-}
-
 TYPED_TEST(NarrowKernels, AttentionWithinWindowsAndDocuments) {
   for (const int window : {0, 1, 31, 33, 100, 300})
     for (const int longest : {0, 1, 50, 200}) {
       SCOPED_TRACE(testing::Message() << "window " << window << ", documents " << longest);
       NarrowAttention<TypeParam> c({2, 300, 2, 24, 1, 2, 0, window});
       const std::vector<std::int32_t> begins =
-          longest > 0 ? documents_of(c.shape, longest) : std::vector<std::int32_t>();
+          longest > 0 ? random_begins(c.shape, longest) : std::vector<std::int32_t>();
       if (longest > 0) c.shape.documents = {begins.data()};
       c.expect_wide();
     }
@@ -417,7 +406,7 @@ TYPED_TEST(NarrowKernels, AttentionWithCapsAndScales) {
 // Values that are not finite stay in their document.
 TYPED_TEST(NarrowKernels, AttentionThatIsNotFiniteSpoilsNoOtherDocument) {
   NarrowAttention<TypeParam> c({1, 333, 2, 12});
-  const std::vector<std::int32_t> begins = documents_of(c.shape, 60);
+  const std::vector<std::int32_t> begins = random_begins(c.shape, 60);
   c.shape.documents = {begins.data()};
   const auto width = std::size_t(c.shape.width());
   for (std::size_t i = 0; i < width; ++i) c.qkv.narrow[100 * width + i] = NAN;

@@ -99,7 +99,6 @@ class Choice {
     const int copies = ranks_ / tp;
     return plan::equal_stages(model_, copies, 1,
                               {.nodes = nodes_,
-                               .devices_per_node = ranks_ / nodes_,
                                .microbatch = 1,
                                .dp = copies,
                                .tp = tp,

@@ -6,7 +6,6 @@
 #include <chrono>
 #include <functional>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -156,14 +155,11 @@ class Search {
   generation::PassTimes times(const GenerationPlan& plan) const {
     const plan::Stage& like = plan.plan.stages.front();
     const int per_node = std::min(like.tp, given_.cluster.groups[0].devices_per_node);
-    return {engine::generating(plan::equal_stages(plan.model, 1, 1,
-                                                  {.nodes = like.tp / per_node,
-                                                   .devices_per_node = per_node,
-                                                   .microbatch = 1,
-                                                   .dp = 1,
-                                                   .tp = like.tp,
-                                                   .ep = like.ep})),
-            plan.model, given_.machine};
+    return {
+        engine::generating(plan::equal_stages(
+            plan.model, 1, 1,
+            {.nodes = like.tp / per_node, .microbatch = 1, .dp = 1, .tp = like.tp, .ep = like.ep})),
+        plan.model, given_.machine};
   }
 
   /// Whether the deck's limit ends the search. One candidate is looked at in any case.

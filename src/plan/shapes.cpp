@@ -156,13 +156,13 @@ std::vector<StageShape> stage_shapes(const model::Config& model, int global_batc
   std::vector<StageShape> found;
   for (int tp = 1; tp <= nodes.devices(); ++tp) {
     if (!allows_tp(search, tp, nodes.devices_per_node)) continue;
-    std::map<int, bool> fits;  // by ep
-    const auto cuts = [&](int ep) {
-      const auto [at, is_new] = fits.try_emplace(ep);
+    std::map<int, bool> known;  // by ep
+    const auto fits = [&](int ep) {
+      const auto [at, is_new] = known.try_emplace(ep);
       if (is_new) at->second = tensor_fault(model, tp, ep).empty();
       return at->second;
     };
-    if (!cuts(1) && !cuts(tp)) continue;
+    if (!fits(1) && !fits(tp)) continue;
     for (int cp = 1; cp <= nodes.devices() / tp; ++cp) {
       if (!allows_cp(model, search, tp, cp) || !context_fault(model, cp, tp, 1).empty()) continue;
       for (int dp : divisors(global_batch)) {
@@ -175,7 +175,7 @@ std::vector<StageShape> stage_shapes(const model::Config& model, int global_batc
           if (std::int64_t{microbatch} * model.seq_len / cp % tp != 0) continue;
           shape->microbatch = microbatch;
           for (const int ep : expert_degrees(model, search, *shape)) {
-            if (!cuts(ep)) continue;
+            if (!fits(ep)) continue;
             shape->ep = ep;
             found.push_back(*shape);
           }

@@ -74,6 +74,7 @@ Ranks ranks(const plan::Stage& stage, model::AxisSet axes, int first) {
 int first_in_unit(const plan::Plan& plan, const hardware::Machine& machine, int stage) {
   const plan::Stage& own = plan.stages[stage];
   const hardware::Profile& profile = machine.profile(own.group);
+  if (profile.levels.empty()) return 0;  // simulations ask for each collective
   const int node = plan::first_device(plan, stage) / profile.key.ranks_per_node;
   return hardware::first_in_unit(profile, node, own.nodes);
 }

@@ -278,7 +278,7 @@ bool forward_by_tiles(const AttentionShape& shape, const Head<const bfloat16>& i
 
 // --- backward ------------------------------------------------------------------------------------
 
-/// Of a thread, kept from one head to the next.
+/// A thread keeps these from one head to the next.
 struct TiledBackward::Arrays {
   Kept<bfloat16> keys, values;                 // [T, D]
   Kept<bfloat16> turned_keys;                  // [T / 32, D, 32]

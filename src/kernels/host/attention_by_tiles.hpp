@@ -30,7 +30,7 @@ class TiledBackward {
   /// Keys and values of `in` serve all heads that follow.
   TiledBackward(const AttentionShape& shape, const Head<const bfloat16>& in);
 
-  /// Writes the gradient of the head's queries and adds to those of keys and values.
+  /// Writes the gradient of the head's queries and adds to the gradients of keys and values.
   ///
   /// @return  false, with nothing to rely on, if an operand is not finite
   bool add_head(const Head<const bfloat16>& in, const HeadOutput& output, bfloat16* d_q,

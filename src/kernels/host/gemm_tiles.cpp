@@ -16,8 +16,8 @@ namespace brume::kernels {
 namespace {
 
 // Tiles of B hold 16 of its rows, which are columns of the result; a tile of A holds pairs of
-// elements of 16 of its rows, those of a pair of places side by side. Their product is a tile of
-// the result's transpose.
+// elements of 16 of its rows, the elements of a pair of places side by side. Their product is a
+// tile of the result's transpose.
 constexpr int tile_columns = 2 * tile_rows;  // of the result that a block has
 constexpr int block_floats = 4 * tile_floats;
 

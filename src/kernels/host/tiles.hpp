@@ -131,7 +131,7 @@ inline void transpose_rows(const bfloat16* x, std::int64_t stride, bfloat16* to)
 struct Left {
   const bfloat16* data;
   std::int64_t stride, half, step;
-  const bfloat16* next = nullptr;  ///< those of the same layout that come then; null: unknown
+  const bfloat16* next = nullptr;  ///< rows of the same layout that come then; null: unknown
 };
 
 /// Tiles of 32 columns of a right factor: the second 16 lie `half` behind the first ones.
