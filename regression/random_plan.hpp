@@ -54,6 +54,7 @@ inline model::Config random_experts_model(std::mt19937& random) {
   model.z_loss = pick(random, {0, 1}) * 0.01;
   model.shared_expert_ffn_size = pick(random, {0, 16, 48});
   model.shared_expert_gate = model.shared_expert_ffn_size > 0 && pick(random, {0, 1}) == 1;
+  model.first_dense_layers = std::min(pick(random, {0, 0, 1, 2}), model.num_layers - 1);
   return model;
 }
 
@@ -92,6 +93,7 @@ inline std::vector<model::Config> special_models() {
   qwen2_moe.normalize_topk = false;
   qwen2_moe.shared_expert_ffn_size = 24;
   qwen2_moe.shared_expert_gate = true;
+  qwen2_moe.first_dense_layers = 1;
   model::Config olmoe = mixtral;
   olmoe.num_kv_heads = 2;
   olmoe.qk_norm = olmoe.qk_norm_joint = true;
@@ -109,16 +111,15 @@ inline std::vector<model::Config> special_models() {
   windowed.head_size = 10;
   windowed.num_layers = 5;
   windowed.window = 5;
-  windowed.layer_kinds = {model::LayerKind::window, model::LayerKind::window,
-                          model::LayerKind::full};
+  windowed.windows = {true, true, false};
   windowed.window_rope_theta = 100.0;
   model::Config mistral = windowed;
-  mistral.layer_kinds.clear();
+  mistral.windows.clear();
   mistral.window_rope_theta = 0.0;
   model::Config gemma2 = windowed;
   gemma2.family = &model::family("gemma");
   gemma2.tied_head = true;
-  gemma2.layer_kinds = {model::LayerKind::window, model::LayerKind::full};
+  gemma2.windows = {true, false};
   gemma2.window_rope_theta = 0.0;
   gemma2.query_scalar = 7.0;
   gemma2.attention_cap = 2.0;

@@ -30,6 +30,7 @@ struct StageRole {
   int before = 0;     ///< groups of the stages beside it; its own where there is none
   int after = 0;
   int frozen = 0;     ///< number of first blocks that are not trained
+  int dense = 0;      ///< number of first layers without experts where others have them
   bool disk = false;  ///< some of what is offloaded may lie on disk; else od and ad do not count
   bool host_update = false;  ///< the node's processor may step some; else oh does not count
   /// Slowdowns against most node pairs, of the stage's collectives over nodes and of collectives of

@@ -80,7 +80,8 @@ struct ModelKeys {
   int num_kv_heads = 0;            ///< 0: num_heads
   int head_dim = 0;                ///< 0: hidden_size / num_heads
   int ffn_size = 0;                ///< 0: 4 hidden_size
-  int num_experts = 0;             ///< each layer's, instead of an MLP; 0: none
+  int num_experts = 0;             ///< a layer's, instead of an MLP; 0: none
+  int first_dense_layers = 0;      ///< layers with an MLP before those with experts
   int experts_per_token = 2;       ///< experts that a token goes through
   int expert_ffn_size = 0;         ///< 0: ffn_size
   int shared_expert_ffn_size = 0;  ///< inner width; 0: no expert that every token passes

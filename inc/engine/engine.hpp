@@ -153,8 +153,8 @@ struct StepMetrics {
 
 /// Work of the experts of a rank's layers in forwards.
 struct ExpertLoads {
-  /// [L, E] copies of tokens that went to each expert of all ranks that divide them, counted on one
-  /// of these; zeros for layers of other stages.
+  /// [layers with experts, E] copies of tokens that went to each expert of all ranks that divide
+  /// them, counted on one of these; zeros for layers of other stages.
   std::vector<std::int64_t> copies = {};
   std::int64_t forwards = 0;  ///< a layer's of a microbatch each
   std::int64_t rounds = 0;    ///< more than forwards if copies exceeded their room
@@ -164,7 +164,7 @@ struct ExpertLoads {
 
 /// Mean over layers of the largest load of an expert over the mean load.
 ///
-/// @param loads  [L, E] copies of tokens that went to each expert, of all ranks
+/// @param loads  [layers with experts, E] copies of tokens that went to each one, of all ranks
 double load_factor(std::span<const double> loads, int num_experts);
 
 /// Share of the experts of all layers that no token went to.

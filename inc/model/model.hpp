@@ -27,8 +27,13 @@ using families::family;
 using families::MlpKind;
 using families::NormKind;
 
-/// Keys that a layer's queries see: all earlier tokens, or a window of them.
-enum class LayerKind { full, window };
+/// Properties in which layers of a model differ.
+struct LayerKind {
+  bool window = false;  ///< queries see a window of the tokens before them, not all
+  bool dense = false;   ///< has an MLP although others have experts
+
+  auto operator<=>(const LayerKind&) const = default;
+};
 
 struct Parameter;
 
@@ -95,7 +100,8 @@ struct Config {
   int num_kv_heads = 0;             ///< K, shared by groups of H / K query heads; 0: H
   int head_size = 0;                ///< D; 0: C / H
   int ffn_size = 0;                 ///< F
-  int num_experts = 0;              ///< E, in place of each layer's MLP; 0: none
+  int num_experts = 0;              ///< E, in place of a layer's MLP; 0: none
+  int first_dense_layers = 0;       ///< ... but for so many first layers
   int experts_per_token = 0;        ///< k
   int expert_ffn_size = 0;          ///< I
   int shared_expert_ffn_size = 0;   ///< inner width; 0: no expert that every token passes
@@ -118,8 +124,7 @@ struct Config {
   int rotary_size = 0;  ///< R, features of a head that positions turn; 0: D
   RopeScaling rope_scaling = {};
   int window = 0;  ///< W, keys that a query of a windowed layer sees, its own included; 0: all
-  /// Kinds of the layers, repeated; none: all are windowed.
-  std::vector<LayerKind> layer_kinds = {};
+  std::vector<bool> windows = {};  ///< whether layers have it, repeated; none: all do
   double window_rope_theta = 0.0;  ///< windowed layers, without scaling; 0: as the others
   double query_scalar = 0.0;       ///< scores are divided by its root; 0: D
   double attention_cap = 0.0;      ///< c, scores become c tanh(score / c); 0: they stay
@@ -156,9 +161,10 @@ struct Config {
     return frozen_blocks == 0 && !std::ranges::binary_search(frozen_parameters, "embedding.token");
   }
   LayerKind layer_kind(int layer) const {
-    if (!windowed()) return LayerKind::full;
-    return layer_kinds.empty() ? LayerKind::window
-                               : layer_kinds[std::size_t(layer) % layer_kinds.size()];
+    return {.window = windowed() && has_window(layer), .dense = layer < first_dense_layers};
+  }
+  bool has_window(int layer) const {
+    return windows.empty() || windows[std::size_t(layer) % windows.size()];
   }
   bool generates() const { return generation.tokens > 0; }
   /// Tokens of a sequence that a pass computes: all, or in generation those of a pass.
@@ -181,10 +187,20 @@ struct Config {
   float score_scale() const;  ///< 1 / sqrt(query_scalar)
   MlpKind mlp() const { return family->mlp; }
   bool gated() const { return mlp() == MlpKind::swiglu || mlp() == MlpKind::geglu; }
-  /// Inner width of a layer's MLP, or of each of its experts.
-  int inner_size() const { return num_experts > 0 ? expert_ffn_size : ffn_size; }
-  /// Width of what the MLP's first product makes: where it is gated, gate and value side by side.
-  int mlp_in_size() const { return gated() ? 2 * inner_size() : inner_size(); }
+  /// The kind of most layers' second segment, or of the only one.
+  SegmentKind inner_kind() const {
+    if (num_experts > 0) return SegmentKind::experts;
+    return parallel() ? SegmentKind::parallel : SegmentKind::mlp;
+  }
+  /// Inner width of an MLP, or of each of a layer's experts.
+  int inner_size(SegmentKind kind) const {
+    return kind == SegmentKind::experts ? expert_ffn_size : ffn_size;
+  }
+  int inner_size() const { return inner_size(inner_kind()); }
+  /// Width of what the first product makes: where it is gated, gate and value side by side.
+  int mlp_in_size(SegmentKind kind) const {
+    return gated() ? 2 * inner_size(kind) : inner_size(kind);
+  }
   /// Whether a segment's kernels ask where documents begin.
   bool reads_documents(SegmentKind kind) const;
 };
@@ -213,7 +229,7 @@ std::string text(const Config& config);
 ///   mixed linearly in the turns
 ///
 /// @source  Su et al. 2021, eq. (15); Chen et al. 2023; Llama 3 model card, reference code
-std::vector<double> rope_frequencies(const Config& config, LayerKind kind = LayerKind::full);
+std::vector<double> rope_frequencies(const Config& config, LayerKind kind = {});
 
 /// The linear layers of a layer that may have an adapter, cut as the family's files cut them: a
 /// fused product has several of them, for example queries, keys and values.
@@ -317,13 +333,17 @@ struct Block {
 /// own.
 std::vector<Block> blocks(const Config& config);
 
-/// The layer whose gradients and optimizer state have most bytes: closed forms take it for every
-/// layer that has a backward.
+/// The layer whose gradients and optimizer state have most bytes, of those with experts where some
+/// have them: closed forms take it for every such layer that has a backward.
 const Block& most_trained_layer(const Config& config, const std::vector<Block>& blocks);
 
 /// Whether all layers train the same parameters: else closed forms, which take a layer for all, are
 /// not exact.
 bool trains_layers_alike(const Config& config);
+/// ... and all have the same parameters.
+inline bool are_layers_alike(const Config& config) {
+  return config.first_dense_layers == 0 && trains_layers_alike(config);
+}
 
 /// Whether a pattern of a group of parameters fits one's name: * ? [] as a shell has them for
 /// files.
@@ -434,9 +454,7 @@ struct HeadPieces {
 HeadPieces head_pieces(const Config& config);
 
 /// Segments of a block in forward order: one, or two for a layer whose branches are not parallel.
-/// Layers of different kinds have segments of the same sizes.
-std::vector<SegmentKind> segment_kinds(const Config& config, BlockKind kind,
-                                       LayerKind layer = LayerKind::full);
+std::vector<SegmentKind> segment_kinds(const Config& config, BlockKind kind, LayerKind layer = {});
 /// All kinds of segments that a model has, in forward order.
 std::vector<SegmentKind> segment_kinds(const Config& config);
 
@@ -450,8 +468,8 @@ struct Kept {
 /// Saved tensors of a layer, in the order of activation offload, large ones first: with ratio a,
 /// the longest prefix with at most a of all bytes moves to CPU memory. A layer with full
 /// recomputation keeps its input.
-std::vector<Kept> kept_tensors(const Config& config, Recompute recompute,
-                               LayerKind layer = LayerKind::full, bool cuts_sequences = false);
+std::vector<Kept> kept_tensors(const Config& config, Recompute recompute, LayerKind layer = {},
+                               bool cuts_sequences = false);
 
 /// Bytes of a layer's key cache on a rank, in "tp": keys and values of all its blocks' tokens.
 Expr cache_bytes(const Config& config);

@@ -100,6 +100,12 @@ def qwen2_moe():
         architectures=["Qwen2MoeForCausalLM"]))
 
 
+def qwen2_moe_dense():
+    config = qwen2_moe()
+    config.mlp_only_layers = [0]
+    return config
+
+
 # A token for padding would have no gradient from the embedding.
 def olmoe():
     return transformers.OlmoeConfig(**llama_keys(
@@ -158,45 +164,49 @@ def linear(name, shape, bias):
 
 
 def shapes(family, kv, head_dim, ffn, norms, biases, tied, qk_norm=False, post_norms=0, experts=0,
-           shared=0):
-    """biases: of q, k and v; of the other linear layers. shared: width of a shared expert."""
+           shared=0, dense=()):
+    """biases: of q, k and v; of the other linear layers. shared: width of a shared expert. dense:
+    inner widths of the first layers, which have no experts."""
     layer_norm = family not in ("llama", "gemma")
 
     def norm(name):
         return {name + ".gain": (C,)} | ({name + ".bias": (C,)} if layer_norm else {})
 
-    layer = {}
-    for i in range(norms):
-        layer |= norm(f"norm{i + 1}")
-    for i in range(post_norms):
-        layer |= norm(f"post_norm{i + 1}")
-    if qk_norm:
-        joint = qk_norm == "joint"
-        layer |= {"attention.q_norm.gain": (H * head_dim if joint else head_dim,),
-                  "attention.k_norm.gain": (kv * head_dim if joint else head_dim,)}
-    if experts:
-        layer |= {"mlp.router.weight": (experts, C)}
-    if shared:
-        layer |= {"mlp.shared_expert_gate.weight": (1, C)}
-    if kv == H:
-        layer |= linear("attention.qkv", (3, H * head_dim, C), biases[0])
-    else:
-        layer |= linear("attention.kv", (2, kv * head_dim, C), biases[0])
-        layer |= linear("attention.q", (H * head_dim, C), biases[0])
-    layer |= linear("attention.out", (C, H * head_dim), biases[1])
-    if experts:
-        layer |= {"mlp.experts.in.weight": (experts, 2, ffn, C),
-                  "mlp.experts.out.weight": (experts, C, ffn)}
+    def layer(width, experts, shared):
+        out = {}
+        for i in range(norms):
+            out |= norm(f"norm{i + 1}")
+        for i in range(post_norms):
+            out |= norm(f"post_norm{i + 1}")
+        if qk_norm:
+            joint = qk_norm == "joint"
+            out |= {"attention.q_norm.gain": (H * head_dim if joint else head_dim,),
+                    "attention.k_norm.gain": (kv * head_dim if joint else head_dim,)}
+        if experts:
+            out |= {"mlp.router.weight": (experts, C)}
         if shared:
-            layer |= {"mlp.shared.in.weight": (2, shared, C), "mlp.shared.out.weight": (C, shared)}
-    else:
-        layer |= linear("mlp.in", (ffn, C) if layer_norm else (2, ffn, C), biases[1])
-        layer |= linear("mlp.out", (C, ffn), biases[1])
+            out |= {"mlp.shared_expert_gate.weight": (1, C)}
+        if kv == H:
+            out |= linear("attention.qkv", (3, H * head_dim, C), biases[0])
+        else:
+            out |= linear("attention.kv", (2, kv * head_dim, C), biases[0])
+            out |= linear("attention.q", (H * head_dim, C), biases[0])
+        out |= linear("attention.out", (C, H * head_dim), biases[1])
+        if not experts:
+            return (out | linear("mlp.in", (width, C) if layer_norm else (2, width, C), biases[1])
+                    | linear("mlp.out", (C, width), biases[1]))
+        out |= {"mlp.experts.in.weight": (experts, 2, width, C),
+                "mlp.experts.out.weight": (experts, C, width)}
+        if shared:
+            out |= {"mlp.shared.in.weight": (2, shared, C), "mlp.shared.out.weight": (C, shared)}
+        return out
+
     all_shapes = {"embedding.token": (V, C)}
     if family == "gpt":
         all_shapes["embedding.position"] = (T, C)
     for i in range(L):
-        all_shapes |= {f"layers.{i}.{name}": shape for name, shape in layer.items()}
+        of_layer = layer(dense[i], 0, 0) if i < len(dense) else layer(ffn, experts, shared)
+        all_shapes |= {f"layers.{i}.{name}": shape for name, shape in of_layer.items()}
     all_shapes |= norm("head.norm")
     return all_shapes if tied else all_shapes | {"head.weight": (V, C)}
 
@@ -381,6 +391,9 @@ RUNS = {
                                            biases=(False, False), qk_norm=True, experts=6)),
     "qwen2_moe": (qwen2_moe, "llama", dict(kv=2, head_dim=D, ffn=20, norms=2, biases=(True, False),
                                            experts=6, shared=28)),
+    "qwen2_moe_dense": (qwen2_moe_dense, "llama",
+                        dict(kv=2, head_dim=D, ffn=20, norms=2, biases=(True, False), experts=6,
+                             shared=28, dense=[112])),
     "olmoe": (olmoe, "llama", dict(kv=2, head_dim=D, ffn=24, norms=2, biases=(False, False),
                                    qk_norm="joint", experts=4)),
     "qwen2_window": (qwen2_window, "llama",

@@ -95,6 +95,12 @@ def qwen3_moe():
         num_experts=5, num_experts_per_tok=3, norm_topk_prob=False))
 
 
+def qwen3_moe_dense():
+    return transformers.Qwen3MoeConfig(**llama_keys(
+        num_key_value_heads=3, num_hidden_layers=3, tie_word_embeddings=False,
+        moe_intermediate_size=10, num_experts=4, num_experts_per_tok=2, mlp_only_layers=[0, 1]))
+
+
 def qwen2_moe():
     return transformers.Qwen2MoeConfig(**llama_keys(
         num_key_value_heads=3, tie_word_embeddings=False, moe_intermediate_size=10,
@@ -156,6 +162,7 @@ MODELS = {  # format of the values, largest file
     qwen3: (torch.bfloat16, "1GB"),
     mixtral: (torch.bfloat16, "20KB"),
     qwen3_moe: (torch.float16, "1GB"),
+    qwen3_moe_dense: (torch.bfloat16, "1GB"),
     qwen2_moe: (torch.bfloat16, "20KB"),
     olmoe: (torch.float16, "1GB"),
     mistral_window: (torch.bfloat16, "1GB"),

@@ -153,8 +153,8 @@ TEST(ConfigFile, ReadsWhatIsALlamaUnderAnotherName) {
   EXPECT_FALSE(fp32(read(mistral, of_length(4096))).windowed());
   const Config windowed = fp32(read(mistral, of_length(4097)));
   EXPECT_TRUE(windowed.windowed());
-  EXPECT_EQ(windowed.layer_kind(0), LayerKind::window);
-  EXPECT_EQ(layer_counts(windowed), (std::vector{std::pair(LayerKind::window, 32)}));
+  EXPECT_TRUE(windowed.layer_kind(0).window);
+  EXPECT_EQ(layer_counts(windowed), (std::vector{std::pair(LayerKind{.window = true}, 32)}));
   const Config three =
       fp32(read(with(llama, "LlamaForCausalLM", "Qwen3ForCausalLM"), of_length(9)));
   EXPECT_TRUE(three.qk_norm);
@@ -167,17 +167,17 @@ TEST(ConfigFile, ReadsWhichLayersHaveAWindow) {
                                     "\"sliding_window\": 16, \"max_window_layers\": 28");
   EXPECT_EQ(fp32(read(qwen, of_length(64))).window, 0) << "not used unless it says so";
   const Config late = fp32(read(and_also(qwen, "\"use_sliding_window\": true"), of_length(64)));
-  EXPECT_EQ(late.layer_kind(27), LayerKind::full);
-  EXPECT_EQ(late.layer_kind(28), LayerKind::window);
+  EXPECT_FALSE(late.layer_kind(27).window);
+  EXPECT_TRUE(late.layer_kind(28).window);
   EXPECT_EQ(layer_counts(late),
-            (std::vector{std::pair(LayerKind::full, 28), std::pair(LayerKind::window, 4)}));
+            (std::vector{std::pair(LayerKind{}, 28), std::pair(LayerKind{.window = true}, 4)}));
   std::string types = "\"use_sliding_window\": true, \"layer_types\": [";
   for (int i = 0; i < 32; ++i)
     types +=
         std::string(i ? ", " : "") + (i % 4 == 3 ? "\"full_attention\"" : "\"sliding_attention\"");
   const Config turns = fp32(read(and_also(qwen, types + "]"), of_length(64)));
-  EXPECT_EQ(turns.layer_kinds.size(), 4u);
-  EXPECT_EQ(turns.layer_kind(7), LayerKind::full);
+  EXPECT_EQ(turns.windows.size(), 4u);
+  EXPECT_FALSE(turns.layer_kind(7).window);
   EXPECT_NE(text(turns).find("window=16/wwwf"), std::string::npos);
   expect_refused(and_also(qwen, types + ", \"full_attention\"]"),
                  "'layer_types' must be a list of 32 words");
@@ -198,8 +198,8 @@ TEST(ConfigFile, ReadsGemmas) {
   EXPECT_EQ(two.attention_cap, 50.0) << "what a file does not say is as usual";
   EXPECT_EQ(two.logits_cap, 30.0);
   EXPECT_EQ(two.query_scalar, 224.0);
-  EXPECT_EQ(two.layer_kind(0), LayerKind::window);
-  EXPECT_EQ(two.layer_kind(1), LayerKind::full);
+  EXPECT_TRUE(two.layer_kind(0).window);
+  EXPECT_FALSE(two.layer_kind(1).window);
   EXPECT_FALSE(two.qk_norm);
   expect_refused(with(gemma2, "gelu_pytorch_tanh", "gelu"), "'hidden_activation' must be");
   expect_refused(and_also(gemma2, "\"attention_bias\": true"), "'attention_bias' must be false");
@@ -213,13 +213,13 @@ TEST(ConfigFile, ReadsGemmas) {
   EXPECT_EQ(num_parameters(three), 999'885'952);
   EXPECT_TRUE(three.qk_norm && three.attention_cap == 0.0 && three.logits_cap == 0.0);
   EXPECT_EQ(layer_counts(three),
-            (std::vector{std::pair(LayerKind::full, 4), std::pair(LayerKind::window, 22)}));
-  EXPECT_EQ(three.layer_kind(5), LayerKind::full);
+            (std::vector{std::pair(LayerKind{}, 4), std::pair(LayerKind{.window = true}, 22)}));
+  EXPECT_FALSE(three.layer_kind(5).window);
   // Angles of windowed layers have a base of their own and are not stretched, however short
   // sequences are.
-  EXPECT_NEAR(rope_frequencies(three, LayerKind::full)[1], std::pow(1e6, -1.0 / 128) / 8.0, 1e-12);
-  EXPECT_NEAR(rope_frequencies(three, LayerKind::window)[1], std::pow(1e4, -1.0 / 128), 1e-12);
-  EXPECT_EQ(fp32(read(gemma3, of_length(64))).layer_kind(0), LayerKind::window);
+  EXPECT_NEAR(rope_frequencies(three)[1], std::pow(1e6, -1.0 / 128) / 8.0, 1e-12);
+  EXPECT_NEAR(rope_frequencies(three, {.window = true})[1], std::pow(1e4, -1.0 / 128), 1e-12);
+  EXPECT_TRUE(fp32(read(gemma3, of_length(64))).layer_kind(0).window);
   expect_refused(and_also(with(gemma3, "\"model_type\": \"gemma3_text\"",
                                "\"architectures\": [\"Gemma3ForConditionalGeneration\"]"),
                           "\"vision_config\": {}"),
@@ -277,8 +277,10 @@ TEST(ConfigFile, ReadsSharedExpertsAndJointNorms) {
       fp32(read(with(file, "\"vocab_size\"", "\"qkv_bias\": false, \"vocab_size\""))).qkv_bias);
   expect_refused(with(file, "\"use_sliding_window\": false", "\"use_sliding_window\": true"),
                  "'use_sliding_window' must be false: no layer of a Qwen2-MoE has a window here");
-  expect_refused(with(file, "\"mlp_only_layers\": []", "\"mlp_only_layers\": [0]"),
-                 "'mlp_only_layers' empty");
+  const Config dense =
+      fp32(read(with(file, "\"mlp_only_layers\": []", "\"mlp_only_layers\": [0]")));
+  EXPECT_EQ(dense.first_dense_layers, 1);
+  EXPECT_TRUE(dense.layer_kind(0).dense && !dense.layer_kind(1).dense);
   file = with(qwen3_moe, "Qwen3MoeForCausalLM", "OlmoeForCausalLM");
   const Config olmoe = fp32(read(file));
   EXPECT_TRUE(olmoe.qk_norm && olmoe.qk_norm_joint);
@@ -290,8 +292,11 @@ TEST(ConfigFile, ReadsSharedExpertsAndJointNorms) {
 }
 
 TEST(ConfigFile, RefusesMixturesOfAnotherKind) {
-  const std::string layers = "'decoder_sparse_step' must be 1 and 'mlp_only_layers' empty";
-  expect_refused(with(qwen3_moe, "\"mlp_only_layers\": []", "\"mlp_only_layers\": [0]"), layers);
+  const std::string layers = "'decoder_sparse_step' must be 1 and 'mlp_only_layers' 0, 1, ...";
+  for (const char* list : {"[1]", "[1, 0]", "[0, 0]", "0", "{\"0\": 0}"})
+    expect_refused(
+        with(qwen3_moe, "\"mlp_only_layers\": []", std::string("\"mlp_only_layers\": ") + list),
+        layers);
   expect_refused(with(qwen3_moe, "\"decoder_sparse_step\": 1", "\"decoder_sparse_step\": 2"),
                  layers);
   EXPECT_NO_THROW(read(with(qwen3_moe, "\"mlp_only_layers\": []", "\"mlp_only_layers\": null")));

@@ -57,7 +57,7 @@ Config random_config(std::mt19937& random) {
   }
   if (llama && one_in(3)) {
     m.window = one_in(3) ? 0 : 5;
-    m.layer_kinds.clear();
+    m.windows.clear();
     m.window_rope_theta = 0.0;
   }
   if (gemma && one_in(3)) m.window_rope_theta = 0.0;

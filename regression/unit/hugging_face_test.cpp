@@ -181,10 +181,11 @@ TEST_P(Pretrained, SaysInWhatFormatItsValuesAre) {
 
 INSTANTIATE_TEST_SUITE_P(HuggingFace, Pretrained,
                          testing::Values("gpt2", "llama_grouped", "llama_tied", "mistral", "qwen2",
-                                         "qwen3", "mixtral", "qwen3_moe", "qwen2_moe", "olmoe",
-                                         "mistral_window", "qwen2_window", "gemma2", "gemma3",
-                                         "neox", "neox_sequential", "falcon_one_key_head",
-                                         "falcon_many_key_heads", "falcon_grouped"),
+                                         "qwen3", "mixtral", "qwen3_moe", "qwen3_moe_dense",
+                                         "qwen2_moe", "olmoe", "mistral_window", "qwen2_window",
+                                         "gemma2", "gemma3", "neox", "neox_sequential",
+                                         "falcon_one_key_head", "falcon_many_key_heads",
+                                         "falcon_grouped"),
                          [](const auto& info) { return std::string(info.param); });
 
 // --- weights in 4 bits ---------------------------------------------------------------------------
@@ -576,7 +577,7 @@ std::string with_stacked_experts(std::map<std::string, test::RawTensor> tensors,
     return std::move(tensors.extract(name).mapped());
   };
   std::vector<test::RawTensor> all;
-  for (int layer = 0; layer < model.num_layers; ++layer) {
+  for (int layer = model.first_dense_layers; layer < model.num_layers; ++layer) {
     const std::string before = fmt::format("model.layers.{}.", layer);
     all.push_back(take(before + module + "gate.weight"));
     const std::string dtype = all.back().dtype;
@@ -623,7 +624,7 @@ TEST_F(ModelFiles, MayHaveStackedExperts) {
     EXPECT_NE(said.find("has shape ["), std::string::npos) << said;
   };
   check("mixtral", "block_sparse_moe.", {"w1", "w3", "w2"});
-  for (const char* name : {"qwen3_moe", "qwen2_moe", "olmoe"})
+  for (const char* name : {"qwen3_moe", "qwen3_moe_dense", "qwen2_moe", "olmoe"})
     check(name, "mlp.", {"gate_proj", "up_proj", "down_proj"});
 }
 

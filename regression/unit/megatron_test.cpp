@@ -354,6 +354,7 @@ TEST_F(MegatronArguments, OfExpertsComeBack) {
       deck.model.normalize_topk = normalize;
       deck.model.balance_loss = loss;
       deck.model.z_loss = loss / 10.0;
+      deck.model.first_dense_layers = normalize ? 1 : 0;
       model = model::config(deck.model, "bf16");
       for (plan::Stage& stage : plan.stages) stage.ep = normalize ? stage.tp : 1;
       const MegatronJob job = read(megatron_script(deck, model, plan));
@@ -385,7 +386,8 @@ TEST_F(MegatronArguments, OfExpertsAreReadOrRefusedByName) {
         "--moe-router-topk-scaling-factor 2.5", "--moe-router-load-balancing-type sinkhorn",
         "--moe-router-load-balancing-type aux_loss --moe-aux-loss-coeff 0.01",
         "--moe-router-score-function sigmoid", "--moe-layer-freq 2",
-        "--moe-layer-freq ([0]*1+[1]*3)", "--moe-router-topk 0"}) {
+        "--moe-layer-freq ([0]*1+[1]*4)", "--moe-layer-freq ([1]*3+[0]*1)",
+        "--moe-router-topk 0"}) {
     const std::string found = refusal_of(experts + argument), all = argument;
     EXPECT_NE(found.find(all.substr(0, all.find(' '))), std::string::npos)
         << argument << ": " << found;

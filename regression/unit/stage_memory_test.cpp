@@ -280,6 +280,28 @@ TEST(StageMemory, ComesCloseForExperts) {
   EXPECT_GE(all.close, 97 * all.compared / 100) << all.close << " of " << all.compared;
 }
 
+// Formulas know the state of first layers without experts. They take the activations of these, and
+// what offload moves of them, from layers with experts, so plans are placed before they are chosen.
+TEST(StageMemory, KnowsFirstLayersWithoutExperts) {
+  std::mt19937 random(9);
+  for (int trial = 0; trial < test::trials(20); ++trial) {
+    auto [plan, model] = small_case(random, 4);
+    model.family = &model::family("llama");
+    model.qkv_bias = model.linear_bias = false;
+    model.num_experts = 8, model.experts_per_token = 2;
+    model.expert_ffn_size = samples::pick<int>(random, {512, 1024});
+    model.first_dense_layers = int(random() % unsigned(model.num_layers));
+    const Prediction prediction = analyze(plan, model, samples::round_profile());
+    for (int i = 0; i < plan.num_stages(); ++i) {
+      const schedule::Program program = program_of(plan, model, i, 0);
+      const double live = double(program.live_peak_bytes[0]);
+      const double off = double(prediction.stages[std::size_t(i)].peak_bytes()) - live;
+      EXPECT_GE(off, -0.05 * live) << "stage " << i << "\n" << plan::text(plan);
+      EXPECT_LE(off, 0.4 * live) << "stage " << i << "\n" << plan::text(plan);
+    }
+  }
+}
+
 // Ranks that share a sequence keep heads of all of its tokens beside their own tokens.
 TEST(StageMemory, ComesCloseForSharedSequences) {
   std::mt19937 random(12);

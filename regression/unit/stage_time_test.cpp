@@ -255,6 +255,37 @@ TEST(StageTime, ExplainNamesWhatBinds) {
   EXPECT_NE(text.find("binds: the backward of the layers of stage 0"), std::string::npos) << text;
 }
 
+// Forwards of layers with an MLP and of layers with experts have unlike numbers of operators.
+TEST(StageTime, KnowsTheFirstLayersWithoutExperts) {
+  model::Config model = samples::small_llama(6, 4);
+  model.num_experts = 4, model.experts_per_token = 2, model.expert_ffn_size = model.ffn_size / 2;
+  model.tied_head = false;
+  const plan::Plan plan = on_groups({"", ""}, 3);
+  for (const int dense : {0, 1, 2, 3, 4}) {
+    model.first_dense_layers = dense;
+    const hardware::Profile profile = unit_profile(model);
+    const std::vector<model::Block> blocks = model::blocks(model);
+    for (int stage = 0; stage < 2; ++stage) {
+      const PassTimes found = analyze(plan, model, profile).stages[std::size_t(stage)].time;
+      const plan::BlockRange range = plan::block_range(plan, stage);
+      PassTimes expected{};
+      for (int i = range.first; i <= range.last; ++i) {
+        const model::Block& block = blocks[std::size_t(i)];
+        const auto layer = model.layer_kind(std::max(block.layer, 0));
+        for (const SegmentKind kind : model::segment_kinds(model, block.kind, layer)) {
+          const auto seconds = [&](price::Pass pass) {
+            return price::segment_s(model, profile, kind, pass, plan.stages[0].split());
+          };
+          expected.forward_s += seconds(price::Pass::forward);
+          expected.backward_s += seconds(price::Pass::backward);
+        }
+      }
+      EXPECT_NEAR(found.forward_s, expected.forward_s, 1e-12) << dense;
+      EXPECT_NEAR(found.backward_s, expected.backward_s, 1e-12) << dense;
+    }
+  }
+}
+
 // Each line has a share and a formula; the shares are 95 % of the time or more, without the last
 // one less.
 TEST(StageTime, ExplainSaysTheFormulasThatMatter) {

@@ -106,6 +106,13 @@ Load update(const model::Config& model, const Costs& costs, const model::Block& 
 
 }  // namespace
 
+BlockCosts mean(const Expr& share, const BlockCosts& one, const BlockCosts& other) {
+  const auto of = [&](const auto& a, const auto& b) { return share * a + (1.0 - share) * b; };
+  return {of(one.update, other.update),         of(one.weights, other.weights),
+          of(one.kept_grads, other.kept_grads), of(one.grads, other.grads),
+          of(one.last_grads, other.last_grads), of(one.grads_staged, other.grads_staged)};
+}
+
 BlockCosts block_costs(const model::Config& model, const Costs& costs, const model::Block& block) {
   const double weight_bytes = model::weight_bytes(model.precision);
   const Variables v(model);

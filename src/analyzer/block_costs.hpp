@@ -52,6 +52,9 @@ struct BlockCosts {
   Expr grads_staged;  ///< whether a backward writes a buffer of its own
 };
 
+/// The mean of two blocks. @param share  of the first one
+BlockCosts mean(const Expr& share, const BlockCosts& one, const BlockCosts& other);
+
 BlockCosts block_costs(const model::Config& model, const Costs& costs, const model::Block& block);
 
 }  // namespace brume::analyzer

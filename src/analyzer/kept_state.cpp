@@ -56,7 +56,7 @@ MatrixStepBytes matrix_step_bytes(const model::Config& model, const model::Block
 
 StageBlocks::StageBlocks(const model::Config& model) {
   const std::vector<model::Block> all = model::blocks(model);
-  embedding = all.front(), head = all.back();
+  embedding = all.front(), dense_layer = all[1], head = all.back();
   layer = frozen_layer = model::most_trained_layer(model, all);
   for (model::Parameter& parameter : frozen_layer.parameters) parameter.frozen = true;
 }

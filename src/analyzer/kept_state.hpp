@@ -36,10 +36,11 @@ MatrixStepBytes matrix_step_bytes(const model::Config& model, const model::Block
 Expr cut_matrix_elements(const model::Block& block);
 
 /// The blocks whose sizes a stage's formulas take: a layer of the model for all that have a
-/// backward, and the same one frozen for those that have none.
+/// backward, one without experts for the first ones where others have them, and the former one
+/// frozen for layers that have no backward.
 struct StageBlocks {
   explicit StageBlocks(const model::Config& model);
-  model::Block embedding, layer, frozen_layer, head;
+  model::Block embedding, layer, dense_layer, frozen_layer, head;
 };
 
 }  // namespace brume::analyzer

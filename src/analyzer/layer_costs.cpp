@@ -130,13 +130,16 @@ LayerCosts select(const Expr& condition, const LayerCosts& yes, const LayerCosts
   return by_part([&](Expr LayerCosts::*part) { return select(condition, yes.*part, no.*part); });
 }
 
-LayerCosts layer_costs(const model::Config& model, const Costs& costs, Recompute recompute) {
+LayerCosts layer_costs(const model::Config& model, const Costs& costs, Recompute recompute,
+                       const Expr& dense) {
   const auto counts = model::layer_counts(model);
   if (counts.size() == 1) return costs_of(model, costs, recompute, counts[0].first);
   LayerCosts mean{};
   for (const auto& [kind, count] : counts) {
     const LayerCosts one = costs_of(model, costs, recompute, kind);
-    const double share = double(count) / model.num_layers;
+    const int alike =
+        kind.dense ? model.first_dense_layers : model.num_layers - model.first_dense_layers;
+    const Expr share = (kind.dense ? dense : 1.0 - dense) * (double(count) / alike);
     mean = by_part([&](Expr LayerCosts::*part) { return mean.*part + share * one.*part; });
   }
   return mean;
@@ -144,7 +147,7 @@ LayerCosts layer_costs(const model::Config& model, const Costs& costs, Recompute
 
 Expr moved_bytes(const model::Config& model, Recompute recompute, const Expr& ratio) {
   const auto kept = [&](bool cuts_sequences) {
-    return model::kept_tensors(model, recompute, model::LayerKind::full, cuts_sequences);
+    return model::kept_tensors(model, recompute, {}, cuts_sequences);
   };
   const auto bytes = [whole = kept(false), cut = kept(true)](Arguments x) {
     const model::Split split = split_of(x.subspan(1));

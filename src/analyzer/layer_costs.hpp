@@ -22,7 +22,9 @@ struct LayerCosts {
 LayerCosts select(const Expr& condition, const LayerCosts& yes, const LayerCosts& no);
 
 /// The mean over the model's layers, where these differ in kind.
-LayerCosts layer_costs(const model::Config& model, const Costs& costs, model::Recompute recompute);
+/// @param dense  share of those without experts where others have them
+LayerCosts layer_costs(const model::Config& model, const Costs& costs, model::Recompute recompute,
+                       const Expr& dense);
 
 /// Bytes of a layer's saved tensors that activation offload moves, as plan::moved_tensors has it.
 /// @param ratio  act_offload_ratio; act_disk_ratio for those on disk

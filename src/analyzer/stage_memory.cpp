@@ -28,6 +28,12 @@ struct SegmentBytes {
                                      &SegmentBytes::forward, &SegmentBytes::backward})
       this->*part = select(Variables(model).cuts_sequences(), cut.*part, this->*part);
   }
+  /// Of the larger one, part by part.
+  void include(const SegmentBytes& other) {
+    for (Expr SegmentBytes::*part : {&SegmentBytes::saved, &SegmentBytes::cheap,
+                                     &SegmentBytes::forward, &SegmentBytes::backward})
+      this->*part = max(this->*part, other.*part);
+  }
   Expr saved;              ///< kept tensors, but for
   Expr cheap = 0.0;        ///< those that a stored layer keeps, too
   Expr forward, backward;  ///< workspace of each pass
@@ -134,6 +140,8 @@ StageMemoryBuilder::StageMemoryBuilder(const model::Config& model, StageRole rol
   Expr cheap = 0.0;
   for (SegmentKind kind : model::segment_kinds(model, model::BlockKind::layer)) {
     segments_.emplace_back(model, kind);
+    if (role.dense > 0 && kind == SegmentKind::experts)
+      segments_.back().include(SegmentBytes(model, SegmentKind::mlp));
     kept_.selective += shard_ + segments_.back().saved;
     cheap += segments_.back().cheap;
   }

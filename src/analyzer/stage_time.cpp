@@ -75,6 +75,7 @@ class StageTimeBuilder {
   StageBlocks blocks_;
   std::vector<SegmentKind> kinds_;  ///< of a layer
   double weight_bytes_;             ///< of an element
+  Expr dense_ = 0.0;                ///< share of layers without experts where others have them
   BlockCosts embedding_, block_, head_;
   LayerCosts stored_, selective_, recomputed_;
   Expr embedding_forward_s_, embedding_backward_s_, head_forward_s_, head_backward_s_;
@@ -91,10 +92,14 @@ StageTimeBuilder::StageTimeBuilder(const model::Config& model, const hardware::M
       weight_bytes_(model::weight_bytes(model.precision)) {
   embedding_ = block_costs(model, costs_, blocks_.embedding);
   block_ = block_costs(model, costs_, blocks_.layer);
+  if (role.dense > 0) {
+    dense_ = min(double(role.dense), v_.l) / v_.l;
+    block_ = mean(dense_, block_costs(model, costs_, blocks_.dense_layer), block_);
+  }
   head_ = block_costs(model, costs_, blocks_.head);
-  stored_ = layer_costs(model, costs_, model::Recompute::none);
-  selective_ = layer_costs(model, costs_, model::Recompute::selective);
-  recomputed_ = layer_costs(model, costs_, model::Recompute::full);
+  stored_ = layer_costs(model, costs_, model::Recompute::none, dense_);
+  selective_ = layer_costs(model, costs_, model::Recompute::selective, dense_);
+  recomputed_ = layer_costs(model, costs_, model::Recompute::full, dense_);
   const auto segment_s = [&](SegmentKind kind, Pass pass) { return costs_.segment(kind, pass); };
   using enum price::Collective;
   embedding_forward_s_ = segment_s(SegmentKind::embedding, Pass::forward) +
@@ -393,7 +398,11 @@ void StageTimeBuilder::ends(TimeTerms& terms) const {
     return costs_.collective(price::Collective::all_reduce, model::Axis::tp,
                              grad_bytes * model::layout_partial_elements(block));
   };
-  const Expr partial_s = partial_sum_s(blocks_.layer);
+  const auto of_layer = [&](const auto& of) {
+    const Expr most = of(blocks_.layer);
+    return role_.dense > 0 ? most + dense_ * (of(blocks_.dense_layer) - most) : most;
+  };
+  const Expr partial_s = of_layer(partial_sum_s);
   const Expr last_backward_s = costs_.segment(kinds_.back(), Pass::backward);
   Expr exposed_s =
       trained_layers() * max(partial_s - last_backward_s, 0.0) + min(partial_s, last_backward_s);
@@ -404,7 +413,7 @@ void StageTimeBuilder::ends(TimeTerms& terms) const {
     return costs_.norm(grad_bytes * model::layout_elements(model_, block).trained /
                        v_.state_ranks());
   };
-  Expr norms = trained_layers() * norm(blocks_.layer);
+  Expr norms = trained_layers() * of_layer(norm);
   if (role_.trains_embedding()) norms += norm(blocks_.embedding);
   if (role_.last) norms += norm(blocks_.head);
   terms.last_s.push_back({"gradient norm", norms});

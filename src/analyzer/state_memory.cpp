@@ -11,7 +11,8 @@ StateMemory::StateMemory(const model::Config& model, StageRole role)
       first_(role.first ? 0.0 : 1.0),
       frozen_(role.frozen_layers()),
       trained_(role.trains_embedding() ? 0.0 : 1.0 + role.frozen_layers()),
-      late_(v_.sharded().grads) {
+      late_(v_.sharded().grads),
+      dense_(std::max(role.dense - frozen_, 0)) {
   const StageBlocks blocks(model);
   const double weight_bytes = model::weight_bytes(model.precision), grad_bytes = model::grad_bytes;
   const auto of_block = [&](const model::Block& block) {
@@ -44,12 +45,14 @@ StateMemory::StateMemory(const model::Config& model, StageRole role)
   };
   if (role_.first) embedding_ = of_block(blocks.embedding);
   layer_ = of_block(blocks.layer);
+  if (dense_ > 0) dense_layer_ = of_block(blocks.dense_layer);
   if (frozen_ > 0) frozen_layer_ = of_block(blocks.frozen_layer);
   if (role_.last) head_ = of_block(blocks.head);
 }
 
 Expr StateMemory::of(Expr Bytes::*what, const Expr& block) const {
   Expr layer = layer_.*what;
+  if (dense_ > 0) layer = select(at_most(block, double(role_.dense)), dense_layer_.*what, layer);
   if (frozen_ > 0) layer = select(at_most(block, double(frozen_)), frozen_layer_.*what, layer);
   Expr bytes = layer * at_most(1.0, block) * at_most(block, v_.l);
   if (role_.first) bytes += embedding_.*what * at_most(0.0, block) * less(block, 1.0);
@@ -59,6 +62,8 @@ Expr StateMemory::of(Expr Bytes::*what, const Expr& block) const {
 
 Expr StateMemory::sum(Expr Bytes::*what) const {
   Expr bytes = (v_.l - double(frozen_)) * layer_.*what;
+  if (dense_ > 0)
+    bytes += min(double(dense_), v_.l - double(frozen_)) * (dense_layer_.*what - layer_.*what);
   if (frozen_ > 0) bytes += double(frozen_) * frozen_layer_.*what;
   if (role_.first) bytes += embedding_.*what;
   if (role_.last) bytes += head_.*what;

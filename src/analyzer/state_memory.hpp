@@ -84,7 +84,8 @@ class StateMemory {
   int frozen_;    ///< layers that are not trained: 1 to that number
   Expr trained_;  ///< number of the first block that is
   Expr late_;     ///< gradients are reduced in every microbatch, and so kept for one pass more
-  Bytes embedding_, layer_, frozen_layer_, head_;
+  int dense_;     ///< trained layers without experts, behind the frozen ones
+  Bytes embedding_, layer_, dense_layer_, frozen_layer_, head_;
 };
 
 }  // namespace brume::analyzer

@@ -26,7 +26,10 @@ analyzer::Prediction predict(const plan::Plan& plan, const model::Config& model,
   analyzer::Prediction prediction = analyzer::analyze(plan, model, machine);
   // Of several stages the formulas of models that are frozen in part are less exact.
   const bool trained_alike = model::trains_layers_alike(model) && model.frozen_blocks == 0;
-  const bool by_formula = plan.order.is_1f1b() && (trained_alike || plan.num_stages() == 1);
+  const auto by_formula = [&](int stage) {
+    return plan.order.is_1f1b() && (trained_alike || plan.num_stages() == 1) &&
+           plan.stages[stage].first_layer >= model.first_dense_layers;
+  };
   const auto is_clear = [&](int stage) {
     const auto group = std::size_t(cluster.index(plan.stages[stage].group));
     const double limit = double(cluster.groups[group].memory_bytes);
@@ -34,7 +37,7 @@ analyzer::Prediction predict(const plan::Plan& plan, const model::Config& model,
     return std::abs(peak - limit) > formula_error * limit;
   };
   for (int first = 0; first < plan.pipeline_size(); ++first) {
-    if (by_formula && is_clear(first)) continue;
+    if (by_formula(first) && is_clear(first)) continue;
     const plan::Stage& s = plan.stages[first];
     analyzer::StagePrediction placed{};
     for (int rank :

@@ -96,6 +96,12 @@ const Schema<ModelKeys>& model_schema() {
               .min = 0,
               .max = 1 << 16,
               .aliases = {"num_local_experts"}})
+        .key("first_dense_layers", &ModelKeys::first_dense_layers,
+             {.help = "first layers that have an MLP of ffn_size, not experts; Hugging Face: "
+                      "first_k_dense_replace, mlp_only_layers",
+              .min = 0,
+              .max = 1 << 16,
+              .aliases = {"first_k_dense_replace"}})
         .key("experts_per_token", &ModelKeys::experts_per_token,
              {.help = "experts that each token goes through; Hugging Face: num_experts_per_tok",
               .min = 1,

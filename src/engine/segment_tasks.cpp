@@ -56,6 +56,7 @@ SegmentTasks<Storage>::SegmentTasks(const plan::Plan& plan, const model::Config&
       logits_cap_(float(model.logits_cap)),
       num_experts_(model.num_experts),
       experts_per_token_(model.experts_per_token),
+      first_dense_layers_(model.first_dense_layers),
       normalizes_gates_(model.normalize_topk),
       balance_loss_(model.balance_loss),
       z_loss_(model.z_loss),
@@ -65,8 +66,9 @@ SegmentTasks<Storage>::SegmentTasks(const plan::Plan& plan, const model::Config&
       block_tokens_(model.generation.block_tokens),
       blocks_per_sequence_(model.blocks_per_sequence()),
       blocks_(blocks),
-      loads_{.copies = std::vector<std::int64_t>(std::size_t(model.num_layers) *
-                                                 std::size_t(model.num_experts))} {
+      loads_{.copies = std::vector<std::int64_t>(
+                 std::size_t(model.num_layers - model.first_dense_layers) *
+                 std::size_t(model.num_experts))} {
   const plan::Stage& stage = plan.stages[place.stage];
   tp_ = stage.tp;
   tp_rank_ = place.at[model::Axis::tp];
@@ -115,7 +117,7 @@ void SegmentTasks<Storage>::describe_attention(const plan::Stage& stage,
   columns_[std::size_t(Module::k)] = {q, k};
   columns_[std::size_t(Module::v)] = {q + k, k};
   columns_[std::size_t(Module::kv)] = {q, 2 * k};
-  const int ffn = model.inner_size() / stage.tp;
+  const int ffn = model.ffn_size / stage.tp;
   columns_[std::size_t(Module::mlp_gate)] = {0, ffn};
   columns_[std::size_t(Module::mlp_up)] = {ffn, ffn};
   const int shared = model.shared_expert_ffn_size / std::max(stage.tp, stage.ep);
@@ -482,7 +484,7 @@ void SegmentTasks<Storage>::count_loads(const Pass& p) const {
   ++loads_.forwards, ++loads_.rounds;
   if (p.list.rank != 0) return;
   const std::int32_t* const begins = made_routes(p).host_begins;
-  const std::int64_t first = std::int64_t{p.block.block.layer} * num_experts_;
+  const std::int64_t first = std::int64_t{p.block.block.layer - first_dense_layers_} * num_experts_;
   for (int e = 0; e < num_experts_; ++e)  // rank 0 holds the first experts, so rows begin with them
     loads_.copies[std::size_t(first + e)] += begins[e + 1] - begins[e];
 }

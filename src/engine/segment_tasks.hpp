@@ -172,6 +172,7 @@ class SegmentTasks {
   int num_experts_, experts_per_token_;
   int cp_, first_token_;       ///< ranks that share a sequence; place of this rank's first token
   int first_held_, num_held_;  ///< experts that this rank holds
+  int first_dense_layers_;
   bool normalizes_gates_;
   double balance_loss_, z_loss_;
   int head_dim_, rotary_dim_, seq_len_;

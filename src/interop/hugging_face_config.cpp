@@ -75,7 +75,7 @@ bool holds(Limit::Kind kind, const Config& m) {
     case Limit::Kind::all_key_heads: return m.kv_heads() == m.num_heads;
     case Limit::Kind::heads_fill_hidden: return m.attention_size() == m.hidden_size;
     case Limit::Kind::heads_divide_hidden: return m.hidden_size % m.num_heads == 0;
-    case Limit::Kind::no_layer_kinds: return m.layer_kinds.empty();
+    case Limit::Kind::no_layer_kinds: return m.windows.empty();
     case Limit::Kind::no_window: return m.window == 0;
     case Limit::Kind::no_qk_norm: return !m.qk_norm;
     case Limit::Kind::gated_shared_expert: return m.shared_expert_gate;
@@ -171,6 +171,11 @@ class ConfigWriter {
     if (const std::string& shared = names_.shared_expert_ffn_size; !shared.empty())
       config_[shared] = model_.shared_expert_ffn_size;
     if (!names_.normalize_topk.empty()) config_[names_.normalize_topk] = model_.normalize_topk;
+    const bool some_dense = reads("mlp_only_layers");
+    needs(some_dense || model_.first_dense_layers == 0, "all layers of a {} have experts",
+          architecture_.model_type);
+    for (int layer = 0; layer < model_.first_dense_layers; ++layer)
+      config_["mlp_only_layers"].push_back(layer);
   }
 
   void set_scores() {
@@ -221,11 +226,7 @@ class ConfigWriter {
     if (!reads("layer_types") || (switched && !windows)) return;
     json types = json::array();
     for (int layer = 0; layer < model_.num_layers; ++layer) {
-      const bool windowed =
-          windows && (model_.layer_kinds.empty() ||
-                      model_.layer_kinds[std::size_t(layer) % model_.layer_kinds.size()] ==
-                          model::LayerKind::window);
-      types.push_back(windowed ? "sliding_attention" : "full_attention");
+      types.push_back(windows && model_.has_window(layer) ? "sliding_attention" : "full_attention");
     }
     config_["layer_types"] = types;
   }

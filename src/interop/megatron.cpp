@@ -140,6 +140,9 @@ void add_experts(Arguments& arguments, const model::Config& model, const plan::S
                     {"--moe-grouped-gemm"},
                     {"--expert-model-parallel-size", as_argument(stage.ep)},
                     {"--expert-tensor-parallel-size", as_argument(stage.ep > 1 ? 1 : stage.tp)}});
+  if (const int dense = model.first_dense_layers; dense > 0)
+    arguments.push_back(
+        {"--moe-layer-freq", fmt::format("([0]*{}+[1]*{})", dense, model.num_layers - dense)});
   if (!model.normalize_topk) arguments.push_back({"--moe-router-pre-softmax"});
   if (balances) arguments.push_back({"--moe-aux-loss-coeff", as_argument(model.balance_loss)});
   if (model.z_loss > 0.0) arguments.push_back({"--moe-z-loss-coeff", as_argument(model.z_loss)});

@@ -159,14 +159,24 @@ class DeckText {
           balancing);
     if (const auto score = given_.text("moe-router-score-function"); score && score != "softmax")
       given_.refuse("--moe-router-score-function {:.80}: Brume has softmax", *score);
-    std::string layers = given_.text("moe-layer-freq").value_or("1");
-    std::erase_if(layers, [](char one) { return one == '(' || one == ')' || one == '\''; });
-    if (layers != "1" && layers != fmt::format("[1]*{}", given_.needed<int>("num-layers")))
-      given_.refuse("--moe-layer-freq {:.80}: all layers have experts in Brume", layers);
+    add_dense_layers();
     if (given_.text("moe-router-dtype") != "fp32")
       notes_.push_back("--moe-router-dtype: a router computes in fp32 in Brume");
     for (const char* way : {"moe-token-dispatcher-type", "moe-grouped-gemm", "moe-permute-fusion"})
       given_.has(way);
+  }
+
+  /// 1, or Python's list with a number for each layer: [0]*3+[1]*13.
+  void add_dense_layers() {
+    std::string layers = given_.text("moe-layer-freq").value_or("1");
+    std::erase_if(layers, [](char one) { return one == '(' || one == ')' || one == '\''; });
+    const int all = given_.needed<int>("num-layers");
+    if (layers == "1" || layers == fmt::format("[1]*{}", all)) return;
+    for (int dense = 1; dense < all; ++dense)
+      if (layers == fmt::format("[0]*{}+[1]*{}", dense, all - dense))
+        return line("model.first_dense_layers", dense);
+    given_.refuse("--moe-layer-freq {:.80}: only first layers may be without experts in Brume",
+                  layers);
   }
 
   void add_training() {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <map>
 #include <numbers>
 #include <set>
 #include <string_view>
@@ -43,7 +44,7 @@ void check(const Config& m) {
   needs(!m.qk_norm || m.family->qk_norms, "qk_norm must be false for {}", m.family->name);
   needs(m.qk_norm || !m.qk_norm_joint, "qk_norm_joint needs qk_norm");
   needs(m.window == 0 || m.family->windows, "window must be 0 for {}", m.family->name);
-  needs(m.window > 0 || (m.layer_kinds.empty() && m.window_rope_theta == 0.0),
+  needs(m.window > 0 || (m.windows.empty() && m.window_rope_theta == 0.0),
         "layer_kinds and window_rope_theta need a window");
   needs(m.layer_norms >= m.family->layer_norms, "layer_norms must be 2 for {}, found {}",
         m.family->name, m.layer_norms);
@@ -53,6 +54,10 @@ void check(const Config& m) {
   needs(m.num_experts == 0 || m.experts_per_token <= m.num_experts,
         "experts_per_token = {} must be at most num_experts = {}", m.experts_per_token,
         m.num_experts);
+  needs(m.first_dense_layers == 0 || m.first_dense_layers < m.num_layers,
+        "first_dense_layers = {} must be below num_layers = {}", m.first_dense_layers,
+        m.num_layers);
+  needs(m.num_experts > 0 || m.first_dense_layers == 0, "first_dense_layers needs num_experts");
   needs(m.num_experts > 0 || m.shared_expert_ffn_size == 0,
         "shared_expert_ffn_size needs num_experts");
   needs(m.shared_expert_ffn_size > 0 || !m.shared_expert_gate,
@@ -70,11 +75,10 @@ void check(const Config& m) {
         m.rope_scaling.low_freq_factor, m.rope_scaling.high_freq_factor);
 }
 
-std::vector<LayerKind> layer_kinds(const std::vector<std::string>& names) {
-  std::vector<LayerKind> kinds;
-  for (const std::string& name : names)
-    kinds.push_back(name == "window" ? LayerKind::window : LayerKind::full);
-  return kinds;
+std::vector<bool> windows(const std::vector<std::string>& names) {
+  std::vector<bool> windows;
+  for (const std::string& name : names) windows.push_back(name == "window");
+  return windows;
 }
 
 /// Whether the first group that fits a parameter freezes it.
@@ -202,7 +206,7 @@ std::vector<Module> adapter_targets(const Config& m) {
   if (m.num_experts > 0) {
     if (m.shared_expert_ffn_size > 0)
       targets.insert(targets.end(), {Module::shared_gate, Module::shared_up, Module::shared_out});
-    return targets;
+    if (m.first_dense_layers == 0) return targets;
   }
   if (m.gated())
     targets.insert(targets.end(), {Module::mlp_gate, Module::mlp_up});
@@ -286,6 +290,7 @@ Config config(const deck::ModelKeys& keys, std::string_view precision) {
                 .head_size = keys.head_dim,
                 .ffn_size = keys.ffn_size == 0 ? 4 * keys.hidden_size : keys.ffn_size,
                 .num_experts = keys.num_experts,
+                .first_dense_layers = keys.first_dense_layers,
                 .experts_per_token = keys.num_experts > 0 ? keys.experts_per_token : 0,
                 .shared_expert_ffn_size = keys.shared_expert_ffn_size,
                 .shared_expert_gate = keys.shared_expert_gate,
@@ -307,7 +312,7 @@ Config config(const deck::ModelKeys& keys, std::string_view precision) {
                 .rotary_size = keys.rotary_dim,
                 .rope_scaling = rope_scaling(keys.rope_scaling),
                 .window = keys.window,
-                .layer_kinds = layer_kinds(keys.layer_kinds),
+                .windows = windows(keys.layer_kinds),
                 .window_rope_theta = keys.window_rope_theta,
                 .query_scalar = keys.query_scalar,
                 .attention_cap = keys.attention_cap,
@@ -363,6 +368,8 @@ std::string text(const Config& m) {
   if (m.num_experts > 0)
     line += fmt::format(" experts={}/{}{}", m.num_experts, m.experts_per_token,
                         m.normalize_topk ? "" : "/all");
+  if (m.first_dense_layers > 0)
+    line += fmt::format(" dense={}x{}", m.first_dense_layers, m.ffn_size);
   if (m.shared_expert_ffn_size > 0)
     line += fmt::format(" shared_expert={}{}", m.shared_expert_ffn_size,
                         m.shared_expert_gate ? "/gate" : "");
@@ -385,7 +392,7 @@ std::string text(const Config& m) {
   line += fmt::format(" rope_theta={}", m.rope_theta);
   if (m.windowed()) {
     line += fmt::format(" window={}/", m.window);
-    for (const LayerKind kind : m.layer_kinds) line += kind == LayerKind::window ? 'w' : 'f';
+    for (const bool window : m.windows) line += window ? 'w' : 'f';
     if (m.window_rope_theta > 0.0) line += fmt::format("/{}", m.window_rope_theta);
   }
   const RopeScaling& scaling = m.rope_scaling;
@@ -402,18 +409,13 @@ std::string dequantize_kind(const Config& m) {
 }
 
 std::vector<std::pair<LayerKind, int>> layer_counts(const Config& config) {
-  std::vector<std::pair<LayerKind, int>> counts;
-  for (const LayerKind kind : {LayerKind::full, LayerKind::window}) {
-    int count = 0;
-    for (int layer = 0; layer < config.num_layers; ++layer)
-      count += config.layer_kind(layer) == kind;
-    if (count > 0) counts.emplace_back(kind, count);
-  }
-  return counts;
+  std::map<LayerKind, int> counts;
+  for (int layer = 0; layer < config.num_layers; ++layer) ++counts[config.layer_kind(layer)];
+  return {counts.begin(), counts.end()};
 }
 
 std::vector<double> rope_frequencies(const Config& m, LayerKind kind) {
-  const bool own = kind == LayerKind::window && m.window_rope_theta > 0.0;
+  const bool own = kind.window && m.window_rope_theta > 0.0;
   const RopeScaling scaling = own ? RopeScaling{} : m.rope_scaling;
   const double theta = own ? m.window_rope_theta : m.rope_theta;
   std::vector<double> frequencies;

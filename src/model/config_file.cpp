@@ -463,9 +463,12 @@ void set_experts(ConfigFile& file, KeyWriter& out, const ConfigKeys& names) {
         coefficient * out.keys().experts_per_token / std::max(1, out.keys().num_layers));
   if (!file.reads("mlp_only_layers")) return;
   const json* dense = file.find("mlp_only_layers");
-  file.needs(file.size("decoder_sparse_step") == 1 && (dense == nullptr || dense->empty()),
-             "'decoder_sparse_step' must be 1 and 'mlp_only_layers' empty: all layers have experts "
-             "here");
+  json first = json::array();  // as many
+  for (std::size_t i = 0; dense != nullptr && i < dense->size(); ++i) first.push_back(i);
+  file.needs(file.size("decoder_sparse_step") == 1 && (dense == nullptr || *dense == first),
+             "'decoder_sparse_step' must be 1 and 'mlp_only_layers' 0, 1, ...: here only the first "
+             "layers may be without experts");
+  out.set("first_dense_layers", &Keys::first_dense_layers, int(first.size()), "mlp_only_layers");
 }
 
 /// Sets the divisor of attention scores and the caps of scores and logits.

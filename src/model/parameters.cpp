@@ -191,12 +191,19 @@ std::array<Parameter, 2> adapter_factors(const Config& m, const Adapter::Target&
   throw Error(Failure::bug, "'{}' has no adapter", name({target.module}));
 }
 
-/// Adapters' parameters of a layer in the order of targets. All layers have them, because a kind of
-/// segments has one list of operators.
-std::vector<Parameter> adapter_parameters(const Config& m, int layer) {
+/// Whether a module is in layers with experts only, or in others only.
+bool is_of_experts_layer(Module module) {
+  return module >= Module::router && module <= Module::shared_expert_gate;
+}
+bool is_of_mlp(Module module) { return module >= Module::mlp_in && module <= Module::mlp_out; }
+
+/// Adapters' parameters of a layer in the order of targets. All layers of a kind have them, because
+/// a kind of segments has one list of operators.
+std::vector<Parameter> adapter_parameters(const Config& m, int layer, bool has_experts) {
   std::vector<Parameter> all;
   for (const Adapter::Target& target : m.adapter.targets)
-    std::ranges::move(adapter_factors(m, target), std::back_inserter(all));
+    if (!(has_experts ? is_of_mlp(target.module) : is_of_experts_layer(target.module)))
+      std::ranges::move(adapter_factors(m, target), std::back_inserter(all));
   for (Parameter& one : all) one.frozen = !m.adapter.is_in(layer);
   return all;
 }
@@ -207,6 +214,7 @@ Block layer_block(const Config& m, int layer) {
               .name = "layers." + std::to_string(layer),
               .parameters = {}};
   std::vector<Parameter>& p = block.parameters;
+  const bool has_experts = m.num_experts > 0 && !m.layer_kind(layer).dense;
   add_norm(p, m, Module::norm1);
   if (m.layer_norms == 2) add_norm(p, m, Module::norm2);
   if (m.post_norms())
@@ -214,7 +222,7 @@ Block layer_block(const Config& m, int layer) {
   if (m.qk_norm)
     for (const Module norm : {Module::q_norm, Module::k_norm})
       p.push_back(gain(norm, m, normed_size(m, norm)));
-  if (m.num_experts > 0) {
+  if (has_experts) {
     // Each tp rank has its columns' part of the gates' gradients.
     const auto add_gates = [&](Module module, std::int64_t rows) {
       p.push_back(matrix(module, {rows, m.hidden_size}, m.init_std));
@@ -224,7 +232,7 @@ Block layer_block(const Config& m, int layer) {
     if (m.shared_expert_gate) add_gates(Module::shared_expert_gate, 1);
   }
   // Gradients that are partial stay together: always, then for some tp, then never.
-  const std::vector<Parameter> adapters = adapter_parameters(m, layer);
+  const std::vector<Parameter> adapters = adapter_parameters(m, layer, has_experts);
   const auto add_adapters = [&](const auto& wanted) {
     std::ranges::copy_if(adapters, std::back_inserter(p), wanted);
   };
@@ -232,7 +240,7 @@ Block layer_block(const Config& m, int layer) {
   add_adapters([](const Parameter& one) { return one.split_heads > 0; });
   add_qkv(p, m);
   add_out(p, m, Module::attention_out, m.attention_size());
-  if (m.num_experts > 0) {
+  if (has_experts) {
     add_experts(p, m);
     add_shared_expert(p, m);
   } else {
@@ -396,7 +404,7 @@ const Block& most_trained_layer(const Config& config, const std::vector<Block>& 
   return *std::ranges::max_element(blocks, {}, [&](const Block& block) {
     const Layout whole = layout(block, 1, 0, 1);
     const std::int64_t trained = whole.trained_elements;
-    return block.kind == BlockKind::layer
+    return block.kind == BlockKind::layer && !config.layer_kind(block.layer).dense
                ? grad_bytes * trained + state_bytes(config, whole, 0, trained)
                : -1;
   });

@@ -27,8 +27,8 @@ struct Sizes {
         attended_tp(Expr(m.attention_size()) / tp),
         keys_tp(m.kv_heads() == m.num_heads ? attended_tp : local_heads(m.kv_heads()) * head_dim),
         qkv_tp(m.kv_heads() == m.num_heads ? 3.0 * attended_tp : attended_tp + 2.0 * keys_tp),
-        ffn_tp(m.inner_size() * share_of_expert(m)),
-        mlp_in_tp(m.mlp_in_size() * share_of_expert(m)),
+        ffn_tp(m.inner_size(kind) * share_of_expert(kind)),
+        mlp_in_tp(m.mlp_in_size(kind) * share_of_expert(kind)),
         shared_tp(m.shared_expert_ffn_size / sum_ranks(SegmentKind::experts)),
         vocab_tp(ceil(double(m.vocab_size) / tp)) {}
   Expr b, tp, ep, cp;
@@ -41,8 +41,8 @@ struct Sizes {
 
  private:
   /// This rank's share of the inner features of an MLP or an expert.
-  Expr share_of_expert(const Config& m) const {
-    return m.num_experts > 0 ? min(ep / tp, 1.0) : 1.0 / tp;
+  Expr share_of_expert(SegmentKind kind) const {
+    return kind == SegmentKind::experts ? min(ep / tp, 1.0) : 1.0 / tp;
   }
 };
 
@@ -609,8 +609,8 @@ std::vector<SegmentKind> segment_kinds(const Config& config, BlockKind kind, Lay
     case BlockKind::embedding: return {SegmentKind::embedding};
     case BlockKind::layer:
       if (config.parallel()) return {SegmentKind::parallel};
-      return {layer == LayerKind::window ? SegmentKind::window : SegmentKind::attention,
-              config.num_experts > 0 ? SegmentKind::experts : SegmentKind::mlp};
+      return {layer.window ? SegmentKind::window : SegmentKind::attention,
+              layer.dense ? SegmentKind::mlp : config.inner_kind()};
     case BlockKind::head: return {SegmentKind::head};
   }
   return {};

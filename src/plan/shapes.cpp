@@ -94,6 +94,8 @@ std::string tensor_fault(const model::Config& model, int tp, int ep) {
     return fmt::format("tp = {} must divide num_heads = {}", tp, model.num_heads);
   if (model.qk_norm_joint && tp > 1)
     return fmt::format("tp must be 1 for qk_norm_joint, whose norms take all heads, found {}", tp);
+  if (model.first_dense_layers > 0 && model.ffn_size % tp != 0)
+    return fmt::format("tp = {} must divide ffn_size = {}", tp, model.ffn_size);
   const int shared = model.shared_expert_ffn_size, parts = std::max(tp, ep);
   if (shared % parts != 0)
     return fmt::format("{} = {} must divide shared_expert_ffn_size = {}", ep > tp ? "ep" : "tp",

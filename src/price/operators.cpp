@@ -218,8 +218,8 @@ double segment_s(const model::Config& model, const hardware::Profile& profile,
       forward ? model::forward_runs(segment, split) : model::backward_runs(segment, split);
   const bool all = run == all_runs || runs.size() == 1;
   // Where a layer's last segment is recomputed nobody reads its output.
-  const bool no_output = pass == Pass::recompute &&
-                         kind == model::segment_kinds(model, model::BlockKind::layer).back();
+  const bool no_output =
+      pass == Pass::recompute && (!model::attends(kind) || kind == model::SegmentKind::parallel);
   double sum_s = 0.0;
   for (int i = 0; i < int(segment.operators.size()); ++i) {
     const model::Operator& op = segment.operators[i];

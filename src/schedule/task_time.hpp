@@ -22,7 +22,7 @@ class TaskTimes {
         model_(model),
         machine_(machine),
         blocks_(model::blocks(model)),
-        layers_alike_(model::trains_layers_alike(model)) {}
+        layers_alike_(model::are_layers_alike(model)) {}
 
   /// Seconds of a task of this rank's Program, by itself.
   double of(const Task& task, int rank);
@@ -35,7 +35,7 @@ class TaskTimes {
     model::SegmentKind segment;
     int run;
     std::int64_t amount;  ///< bytes; of a recompute, whether its output is made
-    int block;            ///< of an update; layers are alike, if they are trained alike
+    int block;            ///< of an update; 1 for all layers that are alike
     price::Ranks ranks;   ///< of a collective
     price::Ends ends;     ///< of a message
 

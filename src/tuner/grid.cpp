@@ -144,10 +144,11 @@ Grid::Grid(const model::Config& model, const hardware::Machine& machine, const D
 Grid::~Grid() = default;
 
 Grid::Role& Grid::role(analyzer::StageRole wanted) {
-  // How many layers of a stage among others are frozen depends on the stages before it, which a
-  // position does not know: they count as trained, until a plan is predicted.
+  // How many layers of a stage among others are frozen, or dense, depends on the stages before it,
+  // which a position does not know: they count as the others, until a plan is predicted.
   if (wanted.first)
-    wanted.frozen = wanted.last ? model_.frozen_blocks : std::min(model_.frozen_blocks, 1);
+    wanted.frozen = wanted.last ? model_.frozen_blocks : std::min(model_.frozen_blocks, 1),
+    wanted.dense = model_.first_dense_layers;
   auto& role = roles_[wanted];
   if (!role) {
     const auto e = analyzer::stage_expressions(model_, machine_, wanted);

@@ -22,7 +22,7 @@ std::vector<Segments> parts_of(const model::Config& model) {
   for (int i = 0; i < int(blocks.size()); ++i) {
     const model::Block& block = blocks[i];
     const bool is_layer = block.kind == model::BlockKind::layer;
-    const auto layer = is_layer ? model.layer_kind(block.layer) : model::LayerKind::full;
+    const auto layer = is_layer ? model.layer_kind(block.layer) : model::LayerKind{};
     for (const model::SegmentKind kind : model::segment_kinds(model, block.kind, layer)) {
       Segments& of = count.try_emplace(kind, Segments{kind, 0, 0}).first->second;
       ++of.forwards;

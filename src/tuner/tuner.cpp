@@ -469,7 +469,7 @@ Result tune(const model::Config& model, int global_batch, const hardware::Cluste
   result.search.least_work_s = least_work_s(all, model, global_batch, cluster, machine);
   // With one stage the formulas know which first blocks are frozen, but not other unlike layers.
   const auto one_stage = [](const PipelineConfig& config) { return config.num_stages == 1; };
-  result.search.bounds_all = model.has_all_backwards() ? model::trains_layers_alike(model)
+  result.search.bounds_all = model.has_all_backwards() ? model::are_layers_alike(model)
                                                        : model.frozen_parameters.empty() &&
                                                              std::ranges::all_of(all, one_stage);
   const double gap = 1.0 - result.search.least_work_s / result.best[0].seconds();

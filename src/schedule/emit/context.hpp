@@ -81,7 +81,7 @@ struct Context {
   bool is_layer(int index) const { return block(index).kind == BlockKind::layer; }
   bool is_head(int index) const { return block(index).kind == BlockKind::head; }
   model::LayerKind layer_kind(int index) const {
-    return is_layer(index) ? model.layer_kind(block(index).layer) : model::LayerKind::full;
+    return is_layer(index) ? model.layer_kind(block(index).layer) : model::LayerKind{};
   }
   std::vector<SegmentKind> segment_kinds(int index) const {
     return model::segment_kinds(model, block(index).kind, layer_kind(index));
