@@ -376,7 +376,7 @@ void sigmoid_backward(ConstMatrixOf<Storage> logits, ConstVector d_gates,
                       MatrixOf<Storage> d_logits) {
   note("sigmoid_backward", 0.0, logits, d_gates, d_logits);
 }
-void choose_experts(ConstMatrix logits, bool, Vector gates, Routes) {
+void choose_experts(ConstMatrix logits, const Router&, Vector gates, Routes) {
   const double copies = double(gates.size() * sizeof(std::int32_t));
   note("choose_experts", 0.0, logits, copies);
   note("choose_experts_counts", 0.0, copies);
@@ -385,7 +385,7 @@ void choose_experts(ConstMatrix logits, bool, Vector gates, Routes) {
   note("choose_experts_rows", 0.0, 2.0 * copies);
   note("choose_experts_gates", 0.0, logits, 2.0 * copies, gates);
 }
-void choose_experts_backward(ConstMatrix logits, bool, const Routes&, ConstVector d_gates,
+void choose_experts_backward(ConstMatrix logits, const Router&, const Routes&, ConstVector d_gates,
                              const RouterLoss& loss, Matrix d_logits) {
   const double copies = double(d_gates.size() * sizeof(std::int32_t));
   if (loss.balance != 0.0f && loss.seq_len > 0) {

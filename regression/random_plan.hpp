@@ -39,6 +39,21 @@ inline model::Config random_family_model(std::mt19937& random) {
   return model;
 }
 
+/// Gives some models with experts a router by sigmoids, in groups where they fit, whose
+/// corrections steps move; the generator stays as it is.
+inline void choose_router(std::mt19937 random, model::Config& model) {
+  if (pick(random, {0, 0, 1}) == 1) model.routed_scale = 1.5;
+  if (pick(random, {0, 1}) == 0) return;
+  model.router = model::RouterKind::sigmoid;
+  model.balance_rate = pick(random, {0, 1, 1}) * 0.02;
+  const int groups = pick(random, {1, 2, 4}), each = model.num_experts / groups;
+  if (each < 2 || model.num_experts % groups != 0) return;
+  model.expert_groups = groups;
+  model.groups_per_token =
+      std::max(pick(random, {1, 1, 2}), (model.experts_per_token + each - 1) / each);
+  model.groups_per_token = std::min(model.groups_per_token, groups);
+}
+
 /// A small model with experts in place of MLPs.
 inline model::Config random_experts_model(std::mt19937& random) {
   model::Config model = random_model(random);
@@ -55,6 +70,7 @@ inline model::Config random_experts_model(std::mt19937& random) {
   model.shared_expert_ffn_size = pick(random, {0, 16, 48});
   model.shared_expert_gate = model.shared_expert_ffn_size > 0 && pick(random, {0, 1}) == 1;
   model.first_dense_layers = std::min(pick(random, {0, 0, 1, 2}), model.num_layers - 1);
+  choose_router(random, model);
   return model;
 }
 
@@ -97,6 +113,17 @@ inline std::vector<model::Config> special_models() {
   model::Config olmoe = mixtral;
   olmoe.num_kv_heads = 2;
   olmoe.qk_norm = olmoe.qk_norm_joint = true;
+  model::Config glm4_moe = mixtral;
+  glm4_moe.num_kv_heads = 2;
+  glm4_moe.rotary_size = 4;
+  glm4_moe.num_experts = 8;
+  glm4_moe.shared_expert_ffn_size = 20;
+  glm4_moe.router = model::RouterKind::sigmoid;
+  glm4_moe.expert_groups = 4;
+  glm4_moe.groups_per_token = 2;
+  glm4_moe.routed_scale = 2.5;
+  glm4_moe.balance_rate = 0.01;
+  glm4_moe.first_dense_layers = 1;
   model::Config neox = common;
   neox.family = &model::family("neox");
   neox.head_size = 10;
@@ -131,7 +158,7 @@ inline std::vector<model::Config> special_models() {
   // Smaller weights leave outputs so small that norms of them enlarge what was rounded.
   gemma2.init_std = gemma3.init_std = 0.15;
   return {qwen3,     neox,    sequential, windowed, mistral, qwen3_moe,
-          qwen2_moe, mixtral, olmoe,      gemma2,   gemma3};
+          qwen2_moe, mixtral, olmoe,      glm4_moe, gemma2,  gemma3};
 }
 
 /// Freezes those parameters of a model whose names contain `part`.

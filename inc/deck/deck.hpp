@@ -86,7 +86,13 @@ struct ModelKeys {
   int expert_ffn_size = 0;         ///< 0: ffn_size
   int shared_expert_ffn_size = 0;  ///< inner width; 0: no expert that every token passes
   bool shared_expert_gate = false;
-  bool normalize_topk = true;  ///< a token's gates sum to 1
+  std::string router = "softmax";  ///< softmax | sigmoid
+  bool normalize_topk = true;      ///< a token's gates sum to 1, before they are scaled
+  double routed_scale = 1.0;       ///< factor of gates
+  int expert_groups = 1;
+  int groups_per_token = 1;
+  std::string balance = "none";  ///< none | bias
+  double balance_rate = 0.001;   ///< bias only
   double balance_loss = 0.0;
   double z_loss = 0.0;
   double rank_load_factor = 1.3;  ///< expected

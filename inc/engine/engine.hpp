@@ -172,6 +172,15 @@ double load_factor(std::span<const double> loads, int num_experts);
 /// @param loads  as above
 double idle_experts(std::span<const double> loads);
 
+/// Moves the corrections of the choice of a layer's experts: those with less than the mean load go
+/// up by `rate`, those with more go down.
+///
+/// @param loads        [E] copies of a step's tokens that went to each expert, of all ranks
+/// @param first        the expert of the first correction
+/// @source             DeepSeek-V3, section 2.1.2
+void move_corrections(std::span<const double> loads, std::int64_t first, float rate,
+                      std::span<float> corrections);
+
 /// Blocks of quantized values of which some have come.
 struct OpenBlocks;
 

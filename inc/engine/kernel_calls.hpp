@@ -7,7 +7,7 @@
 #include "kernels/heads.hpp"
 #include "kernels/matmul.hpp"
 #include "kernels/quantized.hpp"
-#include "model/layer.hpp"
+#include "model/model.hpp"
 
 namespace brume::engine {
 
@@ -52,7 +52,7 @@ struct KernelCall {
   int head_dim = 0;
   kernels::Documents documents = {};
   kernels::VocabularyPart vocabulary = {};
-  bool normalizes_gates = true;
+  kernels::Router router = {};
   kernels::RouterLoss router_loss = {};
   double *loss = nullptr, *misses = nullptr;
 
@@ -70,5 +70,8 @@ struct KernelCall {
                                                    : kernels::Factors::stored;
   }
 };
+
+/// The model's router, without the correction of a layer.
+kernels::Router router(const model::Config& model);
 
 }  // namespace brume::engine

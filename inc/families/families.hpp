@@ -42,11 +42,16 @@ struct ConfigKeys {
   std::string rotary_share = {};  ///< share of a head that positions turn; empty: all of it
   std::string bias = {};          ///< biases of all linear layers; empty: see Architecture
   std::string qkv_bias = {};
+  std::string qk_norm = {};  ///< empty: see Architecture
   std::string parallel_residual = {};
   std::string num_experts = {};
   std::string experts_per_token = "num_experts_per_tok";
-  std::string expert_ffn_size = {};  ///< empty: ffn_size
-  std::string shared_expert_ffn_size = {};
+  std::string expert_ffn_size = {};         ///< empty: ffn_size
+  std::string shared_expert_ffn_size = {};  ///< width of a shared expert with a gate
+  std::string shared_experts = {};          ///< number of shared experts without gates
+  std::string routed_scale = {};            ///< empty: 1
+  std::string expert_groups = {};
+  std::string groups_per_token = {};
   std::string normalize_topk = {};  ///< empty: true
   std::string query_scalar = {};
   std::string attention_cap = {};
@@ -84,8 +89,9 @@ struct Limit {
     no_window,
     no_qk_norm,
     gated_shared_expert,
-    normalized_topk,  ///< a token's gates sum to 1
-    one_rope_theta,   ///< layers of all kinds have one base of rotary angles
+    equal_shared_experts,  ///< a shared expert without a gate is as wide as some routed ones
+    normalized_topk,       ///< a token's gates sum to 1
+    one_rope_theta,        ///< layers of all kinds have one base of rotary angles
     no_attention_cap,
     whole_query_scalar
   };
@@ -107,12 +113,15 @@ struct Architecture {
   bool qkv_bias = false;
   bool qk_norm = false;
   bool window = false;
-  bool experts = false;              ///< layers have these instead of MLPs
-  bool shared_expert = false;        ///< ... and one that every token passes
-  bool joint_qk_norm = false;        ///< norms of queries and keys go over all heads
-  TensorNames::Map tensors = {};     ///< a layer's, beside those of the family
-  int full_every = 1 << 30;          ///< every so many layers one has no window, unless a file
-                                     ///< lists the kinds of layers
+  bool experts = false;           ///< layers have these instead of MLPs
+  bool shared_expert = false;     ///< ... and one that every token passes
+  bool sigmoid_router = false;    ///< scores of experts are sigmoids
+  bool joint_qk_norm = false;     ///< norms of queries and keys go over all heads
+  TensorNames::Map tensors = {};  ///< a layer's, beside those of the family
+  int full_every = 1 << 30;       ///< every so many layers one has no window, unless a file
+                                  ///< lists the kinds of layers
+  /// Key of the number of layers behind the model's for later tokens, which are not read.
+  std::string extra_layers = {};
   std::vector<FixedKey> fixed = {};  ///< checked in files that are read
   std::string written = "{}";        ///< keys that each new file has, as JSON
   std::vector<Limit> limits = {};    ///< checked before a file is written

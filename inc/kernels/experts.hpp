@@ -31,6 +31,18 @@ struct Routes {
   }
 };
 
+inline constexpr int most_expert_groups = 64;
+
+/// The way from a token's logits to its experts and gates.
+struct Router {
+  bool sigmoid = false;    ///< scores are the sigmoids of logits; else a softmax makes gates
+  bool normalizes = true;  ///< a token's gates sum to `scale`
+  float scale = 1.0f;      ///< factor of all gates
+  // Sigmoids only:
+  int groups = 1, chosen_groups = 1;  ///< groups of neighbouring experts, and of these a token's
+  const float* correction = nullptr;  ///< [E] added to scores for the choice; null: zeros
+};
+
 /// `begins`, for Routes::host_begins. Waits for the device.
 std::vector<std::int32_t> read_begins(const Routes& routes);
 
@@ -38,8 +50,10 @@ std::vector<std::int32_t> read_begins(const Routes& routes);
 ///
 ///   balance: sum over sequences of sum_i c_i sum_t p_ti,  z: sum_t logsumexp(l_t)^2
 ///
-/// with p the softmax of all logits of a token, and c_i the copies that a sequence has of expert i.
-/// @source  Fedus et al. 2021, eq. (4), by sequence; Zoph et al. 2022, eq. (5)
+/// with p the softmax of all logits of a token, or their sigmoids over the sum of these, and c_i
+/// the copies that a sequence has of expert i.
+/// @source  Fedus et al. 2021, eq. (4), by sequence; DeepSeek-V3, eq. (17) to (20), with the copies
+///          of the corrected choice; Zoph et al. 2022, eq. (5)
 struct RouterLoss {
   float balance = 0.0f, z = 0.0f;  ///< factors
   int seq_len = 0;                 ///< T; 0: the loads are not balanced
@@ -65,21 +79,27 @@ template <class Storage = float>
 void router_backward(ConstMatrix d_logits, ConstMatrixOf<Storage> x, ConstMatrixOf<Storage> w,
                      Write write, Matrix dw, MatrixOf<Storage> dx);
 
-/// Chooses the experts of the k largest logits of each token, of equal logits the lowest expert. A
-/// NaN counts as -infinity, and makes a NaN of each gate that depends on it.
+/// Chooses the experts of the k largest logits of each token, of equal logits the lowest expert.
+/// Gates are the softmax of the chosen logits if they are normalized, else that of all logits.
 ///
-/// @param logits      [N, E]
-/// @param normalizes  gates are the softmax of the chosen logits; else that of all logits
-/// @param gates       [N k] by row
-/// @param routes      its arrays are written
-void choose_experts(ConstMatrix logits, bool normalizes, Vector gates, Routes routes);
+/// A router by sigmoids s chooses by s + correction, among the experts of the chosen groups: those
+/// with the largest sums of their two largest s + correction. Gates are s, over their sum plus
+/// 1e-20 if they are normalized.
+///
+/// A NaN counts as -infinity, and makes a NaN of each gate that depends on it.
+///
+/// @param logits  [N, E]
+/// @param gates   [N k] by row
+/// @param routes  its arrays are written
+/// @source        Shazeer et al. 2017; DeepSeek-V3, eq. (12) to (16)
+void choose_experts(ConstMatrix logits, const Router& router, Vector gates, Routes routes);
 
 /// The gradients of the logits, whose choice counts as fixed.
 ///
 /// @param d_gates   [R] by row; the gates of all other rows, which other ranks hold, have the
 ///                  gradient 0
 /// @param d_logits  [N, E] replaced
-void choose_experts_backward(ConstMatrix logits, bool normalizes, const Routes& routes,
+void choose_experts_backward(ConstMatrix logits, const Router& router, const Routes& routes,
                              ConstVector d_gates, const RouterLoss& loss, Matrix d_logits);
 
 /// g[n] = 1 / (1 + e^-l[n])

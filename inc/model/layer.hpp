@@ -54,8 +54,9 @@ inline constexpr int num_modules = int(Module::head) + 1;
 enum class Part {
   weight,  ///< or gain, or table
   bias,
-  lora_a,  ///< an adapter's first factor [rank, inputs]
-  lora_b   ///< ... and its second one [outputs, rank]
+  correction,  ///< a router's, added to scores for the choice of experts
+  lora_a,      ///< an adapter's first factor [rank, inputs]
+  lora_b       ///< ... and its second one [outputs, rank]
 };
 inline constexpr int num_parts = int(Part::lora_b) + 1;
 

@@ -35,6 +35,9 @@ struct LayerKind {
   auto operator<=>(const LayerKind&) const = default;
 };
 
+/// The way from a router's logits to a token's gates.
+enum class RouterKind { softmax, sigmoid };
+
 struct Parameter;
 
 /// How rotary angles are stretched for sequences longer than those of an earlier training.
@@ -106,8 +109,14 @@ struct Config {
   int expert_ffn_size = 0;          ///< I
   int shared_expert_ffn_size = 0;   ///< inner width; 0: no expert that every token passes
   bool shared_expert_gate = false;  ///< its output is multiplied by sigmoid(x . w)
+  RouterKind router = RouterKind::softmax;
   bool normalize_topk = true;  ///< gates are the softmax of the chosen logits; else that of all
-  double balance_loss = 0.0;   ///< factors of losses that keep the experts' loads even
+  double routed_scale = 1.0;   ///< factor of gates
+  int expert_groups = 1;       ///< groups of neighbouring experts; sigmoids only
+  int groups_per_token = 1;    ///< groups that have a token's experts
+  /// Change of a correction of the choice after each step, by the experts' loads; 0: none.
+  double balance_rate = 0.0;
+  double balance_loss = 0.0;  ///< factors of losses that keep the experts' loads even
   double z_loss = 0.0;
   double rank_load_factor = 1.0;  ///< expected: largest load of a rank's experts over the mean
   int seq_len = 0;                ///< T [tokens]
@@ -268,24 +277,27 @@ struct Parameter {
   bool tp_partial = false;  ///< each tp rank's gradient is a part of the sum
   bool decays = false;      ///< weight decay applies
   Init init = Init::zeros;
-  double std = 0.0;     ///< standard deviation of a random initialisation, of mean 0
-  bool frozen = false;  ///< not trained
+  double std = 0.0;       ///< standard deviation of a random initialisation, of mean 0
+  bool frozen = false;    ///< not trained
+  bool balanced = false;  ///< ... but steps move it by the experts' loads
+  bool in_fp32 = false;   ///< kept in fp32 whatever the precision; only what is never trained
   Quantization quantization = Quantization::none;  ///< format of its rows
-  int block_elements = 1;  ///< elements of flat buffers that a quantized block takes
+  /// Elements of flat buffers that a quantized block takes, or a value that is not quantized.
+  int block_elements = 1;
   /// matrix: an update works on each matrix of the last two dimensions of `shape` alone
   UpdateUnit unit = UpdateUnit::element;
   bool blocked_moments = false;  ///< its moments are quantized: blocks of consecutive elements
   std::int64_t first_index = 0;  ///< global index of its first element, for initial values
 
   std::int64_t elements() const;
+  int block_values() const { return quantization == Quantization::none ? 1 : quantized_block; }
   /// Elements of flat buffers in which `values` of it are stored: whole blocks if it is quantized.
   std::int64_t stored_elements(std::int64_t values) const {
-    return quantization == Quantization::none ? values : values / quantized_block * block_elements;
+    return values / block_values() * block_elements;
   }
   /// Values that `elements` of flat buffers hold.
   std::int64_t stored_values(std::int64_t elements) const {
-    return quantization == Quantization::none ? elements
-                                              : elements / block_elements * quantized_block;
+    return elements / block_elements * block_values();
   }
   bool splits(int tp) const {
     return split_dim >= 0 && (split_heads == 0 || split_heads % tp == 0);
@@ -493,7 +505,7 @@ std::int64_t num_active_parameters(const Config& config);
 std::int64_t num_quantized(const Config& config);
 /// Trained parameters whose moments are in blocks.
 std::int64_t num_blocked_moments(const Config& config);
-/// Names of the parameters that are not trained.
+/// Names of the parameters that no step changes.
 std::set<std::string> frozen_names(const Config& config);
 /// How many parameters are frozen, and what that saves; empty where all are trained.
 std::string frozen_text(const Config& config);

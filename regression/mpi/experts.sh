@@ -1,12 +1,13 @@
 #!/bin/sh
-# Experts divided over tensor-parallel ranks, data-parallel ranks and both, with a shared expert and more copies of
-# tokens than there is room for: the losses of one rank; checkpoints go on under another division.
+# Experts divided over tensor-parallel ranks, data-parallel ranks and both, with a shared expert, corrections of the
+# choice that steps move, and more copies of tokens than there is room for: the losses of one rank; checkpoints go on
+# under another division.
 set -eu
 . "$BRUME_REGRESSION_DIR/tiny_job.sh"
 . "$BRUME_REGRESSION_DIR/plans.sh"
 . "$BRUME_REGRESSION_DIR/losses.sh"
 sed '/^family /d; /^ffn_size /d; /^linear_bias /d; /^qkv_bias /d' "$deck" > experts.toml
-sed -i 's/^\[model\]$/[model]\nfamily = "llama"\nnum_experts = 4\nexpert_ffn_size = 32\nshared_expert_ffn_size = 16\nshared_expert_gate = true\nbalance_loss = 0.01\nrank_load_factor = 1.0/' experts.toml
+sed -i 's/^\[model\]$/[model]\nfamily = "llama"\nnum_experts = 4\nexpert_ffn_size = 32\nshared_expert_ffn_size = 16\nshared_expert_gate = true\nbalance_loss = 0.01\nrouter = "sigmoid"\nbalance = "bias"\nbalance_rate = 0.02\nrank_load_factor = 1.0/' experts.toml
 deck=experts.toml
 plan 'ep = 1' 4 - 1 4 > cut.toml
 plan 'ep = 2

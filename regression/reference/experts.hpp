@@ -82,29 +82,75 @@ inline Routed routed(const Doubles& logits, int num_experts, int chosen, int fir
   return out;
 }
 
+inline double sigmoid(double logit) { return 1.0 / (1.0 + std::exp(-logit)); }
+
+/// Values by which a sigmoid router chooses experts: those of a token's groups, else -infinity.
+///
+/// @param correction  [E]
+inline Doubles corrected_scores(const Doubles& logits, const Doubles& correction,
+                                const kernels::Router& router) {
+  const std::size_t experts = correction.size(), each = experts / std::size_t(router.groups);
+  Doubles out;
+  for (std::size_t first = 0; first < logits.size(); first += experts) {
+    Doubles scores, sums;
+    for (std::size_t e = 0; e < experts; ++e)
+      scores.push_back(sigmoid(logits[first + e]) + correction[e]);
+    for (auto group = scores.begin(); group != scores.end(); group += std::ptrdiff_t(each)) {
+      Doubles sorted(group, group + std::ptrdiff_t(each));
+      std::sort(sorted.rbegin(), sorted.rend());
+      sums.push_back(sorted[0] + (each > 1 ? sorted[1] : 0.0));
+    }
+    for (std::size_t e = 0; e < experts; ++e) {
+      const auto own = std::ptrdiff_t(e / each);
+      const auto better = [&](std::ptrdiff_t group) {
+        return group < own ? sums[std::size_t(group)] >= sums[std::size_t(own)]
+                           : sums[std::size_t(group)] > sums[std::size_t(own)];
+      };
+      int before = 0;
+      for (std::ptrdiff_t group = 0; group < router.groups; ++group) before += better(group);
+      out.push_back(before < router.chosen_groups ? scores[e] : -INFINITY);
+    }
+  }
+  return out;
+}
+
 /// Gates of given routes, by row.
-inline Doubles gates(const Doubles& logits, bool normalizes, const Routed& at) {
+inline Doubles gates(const Doubles& logits, const kernels::Router& router, const Routed& at) {
   Doubles out(at.experts.size());
   for (int n = 0; n < at.tokens(); ++n) {
-    const Doubles row = row_of(logits, n, at.num_experts), all = softmax(row);
-    Doubles chosen;
-    for (int j = 0; j < at.chosen; ++j) chosen.push_back(row[std::size_t(at.expert(n, j))]);
-    chosen = softmax(chosen);
+    Doubles all = row_of(logits, n, at.num_experts), chosen;
+    for (int j = 0; j < at.chosen; ++j) chosen.push_back(all[std::size_t(at.expert(n, j))]);
+    if (router.sigmoid) {
+      for (Doubles* const scores : {&all, &chosen})
+        for (double& score : *scores) score = sigmoid(score);
+      const double sum = std::accumulate(chosen.begin(), chosen.end(), 0.0);
+      for (double& gate : chosen) gate /= sum;
+    } else {
+      all = softmax(all), chosen = softmax(chosen);
+    }
     for (int j = 0; j < at.chosen; ++j)
       out[std::size_t(at.row(n, j))] =
-          normalizes ? chosen[std::size_t(j)] : all[std::size_t(at.expert(n, j))];
+          double(router.scale) *
+          (router.normalizes ? chosen[std::size_t(j)] : all[std::size_t(at.expert(n, j))]);
   }
   return out;
 }
 
 /// Both losses of given routes.
-inline double router_loss(const Doubles& logits, const Routed& at,
+inline double router_loss(const Doubles& logits, const kernels::Router& router, const Routed& at,
                           const kernels::RouterLoss& loss) {
   double sum = 0.0;
   for (int n = 0; n < at.tokens(); ++n) {
-    const Doubles row = row_of(logits, n, at.num_experts), p = softmax(row);
+    const Doubles row = row_of(logits, n, at.num_experts);
+    Doubles p = softmax(row);
     // logsumexp(l) = l_i - log p_i
     const double log_sum = row[0] - std::log(p[0]);
+    if (router.sigmoid) {
+      p = row;
+      for (double& score : p) score = sigmoid(score);
+      const double all = std::accumulate(p.begin(), p.end(), 0.0);
+      for (double& score : p) score /= all;
+    }
     sum += loss.z * log_sum * log_sum;
     if (loss.seq_len == 0) continue;
     const int first = n / loss.seq_len * loss.seq_len;

@@ -442,7 +442,8 @@ TEST(Engine, IsolatedDocumentsTrainLikeSequencesOfTheirOwn) {
   models.push_back(test::random_model(random));
   for (model::Config model : models) {
     model.seq_len = PackedAndAlone::seq_len;
-    model.balance_loss = model.z_loss = 0.0;  // whole sequences have a part in these
+    // Whole sequences have a part in these.
+    model.balance_loss = model.z_loss = model.balance_rate = 0.0;
     const PackedAndAlone files(model.vocab_size);
     const Settings settings = test::contract_settings(20);
     const auto trained = [&](const char* name, int sequences, bool isolated) {
@@ -468,6 +469,104 @@ TEST(Engine, LoadFactorIsTheLargestLoadOverTheMean) {
   EXPECT_DOUBLE_EQ(load_factor(loads, 4), 4.0 * 4.0 / 12.0);
   EXPECT_EQ(idle_experts(loads), 0.0);
   EXPECT_EQ(idle_experts(std::vector{0.0, 3.0, 4.0, 0.0}), 0.5);
+}
+
+// By hand: the mean load is 3.
+TEST(Engine, CorrectionsMoveTowardsEvenLoads) {
+  const std::vector<double> loads{1.0, 3.0, 8.0, 0.0};
+  std::vector<float> corrections{0.5f, 0.5f, 0.5f, -0.25f};
+  move_corrections(loads, 0, 0.25f, corrections);
+  EXPECT_EQ(corrections, (std::vector<float>{0.75f, 0.5f, 0.25f, 0.0f}));
+  std::vector<float> last{0.5f, 0.5f};
+  move_corrections(loads, 2, 0.25f, last);
+  EXPECT_EQ(last, (std::vector<float>{0.25f, 0.75f}));
+}
+
+/// A model whose router chooses by sigmoids that steps correct.
+model::Config corrected_model() {
+  const std::vector<model::Config> special = test::special_models();
+  const auto found =
+      std::ranges::find_if(special, [](const auto& one) { return one.balance_rate > 0.0; });
+  return *found;
+}
+
+// Bit for bit, wherever a correction is kept, and by the loads of all ranks.
+TEST(Engine, CorrectionsFollowTheLoads) {
+  model::Config model = corrected_model();
+  const test::TokenFixture tokens(model.vocab_size);
+  const data::Sampler data = tokens.sampler(model.seq_len);
+  plan::Plan sharded = plan::equal_stages(model, 8, 2, {.microbatch = 2, .dp = 2, .tp = 2});
+  for (plan::Stage& stage : sharded.stages) {
+    stage.zero_level = 3;
+    stage.weight_offload_ratio = 0.5;
+    stage.ckpt_layers = 1;
+  }
+  plan::Plan divided = plan::equal_stages(model, 8, 1, {.microbatch = 2, .dp = 2, .tp = 2});
+  divided.stages[0].ep = 4;
+  for (const plan::Plan& plan : {test::one_rank_plan(model, 8), sharded, divided})
+    for (const model::Precision precision : {model::Precision::fp32, model::Precision::bf16}) {
+      model.precision = precision;
+      comm::run_local(plan.devices(), [&](comm::Communicator& world) {
+        Engine engine(plan, model, test::contract_settings(4), world);
+        const int layers = model.num_layers - model.first_dense_layers;
+        std::vector<float> expected(std::size_t(layers * model.num_experts), 0.0f);
+        for (int step = 0; step < 4; ++step) {
+          engine.step(data);
+          const std::vector<std::int64_t>& own = engine.last_loads().copies;
+          std::vector<double> loads(own.begin(), own.end());
+          world.all_reduce(loads, comm::Reduction::sum);
+          const auto experts = std::size_t(model.num_experts);
+          for (std::size_t first = 0; first < loads.size(); first += experts)
+            move_corrections(std::span(loads).subspan(first, experts), 0, float(model.balance_rate),
+                             std::span(expected).subspan(first, experts));
+        }
+        engine.flush();
+        std::int64_t found = 0;
+        for (const Slab& slab : engine.slabs()) {
+          if (!slab.name.ends_with(".correction")) continue;
+          const int layer = slab.name.at(7) - '0' - model.first_dense_layers;
+          const auto begin = expected.begin() + std::ptrdiff_t(layer) * model.num_experts +
+                             std::ptrdiff_t(slab.first);
+          EXPECT_EQ(values(slab), std::vector<float>(begin, begin + slab.elements)) << slab.name;
+          EXPECT_EQ(slab.kind, "weight");
+          found += slab.owned ? slab.elements : 0;
+        }
+        std::vector<double> all{double(found)};
+        world.all_reduce(all, comm::Reduction::sum);
+        EXPECT_EQ(all[0], double(expected.size()));
+        EXPECT_NE(expected, std::vector<float>(expected.size(), 0.0f));
+      });
+    }
+}
+
+// A step that overflows changes no correction, and neither do trainings that freeze it.
+TEST(Engine, CorrectionsStayWhereNothingIsTrained) {
+  const auto moves = [](const model::Config& model, double scale) {
+    const test::TokenFixture tokens(model.vocab_size);
+    Settings settings = test::contract_settings(2);
+    settings.loss_scale = scale;
+    bool moved = false;
+    comm::run_local(1, [&](comm::Communicator& world) {
+      Engine engine(test::one_rank_plan(model, 4), model, settings, world);
+      const data::Sampler data = tokens.sampler(model.seq_len);
+      EXPECT_EQ(engine.step(data).skipped, scale > 1.0);
+      for (const Slab& slab : engine.slabs())
+        if (slab.name.ends_with(".correction"))
+          for (const float value : values(slab)) moved = moved || value != 0.0f;
+    });
+    return moved;
+  };
+  model::Config model = corrected_model();
+  EXPECT_TRUE(moves(model, 1.0));
+  model.precision = model::Precision::fp16;
+  EXPECT_FALSE(moves(model, 0x1p100));
+  model.precision = model::Precision::fp32;
+  test::freeze(model, "norm");
+  EXPECT_TRUE(moves(model, 1.0));
+  EXPECT_FALSE(model::frozen_names(model).contains("layers.1.mlp.router.correction"));
+  test::freeze(model, "mlp");
+  EXPECT_FALSE(moves(model, 1.0));
+  EXPECT_TRUE(model::frozen_names(model).contains("layers.1.mlp.router.correction"));
 }
 
 // Neither recomputation nor an evaluation counts, nor a second tensor-parallel rank.
@@ -679,6 +778,7 @@ TEST(Engine, WhatIsFrozenStaysAndDoesNotCount) {
   for (std::size_t i = 0; i < models.size(); ++i) {
     model::Config usual = models[i];
     usual.tied_head = i % 2 == 0;
+    usual.balance_rate = 0.0;
     if (i % 3 == 2) usual.precision = model::Precision::bf16;
     model::Config blocks = usual, parts = usual;
     blocks.frozen_blocks = 1 + int(i) % (usual.num_layers + 1);

@@ -126,11 +126,12 @@ TEST(ChooseExperts, EqualsItsTwin) {
       SCOPED_TRACE(testing::Message() << N << " tokens, " << k << " of " << E);
       Array logits = random_array(N, E, 1, 2.0f, 1), gates(1, N * k);
       Routed found(N, E, k);
-      choose_experts(logits.matrix(), normalizes, gates.vector(), found.routes());
+      choose_experts(logits.matrix(), {.normalizes = normalizes}, gates.vector(), found.routes());
       const Routed expected = reference::routed(logits.doubles(), E, k);
       EXPECT_EQ(found, expected);
-      EXPECT_LT(reference::relative_error(gates.values(),
-                                          reference::gates(logits.doubles(), normalizes, expected)),
+      EXPECT_LT(reference::relative_error(
+                    gates.values(),
+                    reference::gates(logits.doubles(), {.normalizes = normalizes}, expected)),
                 2e-6);
     }
 }
@@ -149,7 +150,7 @@ TEST(ChooseExperts, RowsBeginWithTheExpertsOfTheRank) {
       const Routed all = reference::routed(logits.doubles(), E, k);
       Array expected(N, E), gates(1, N * k);
       Routed one = all;
-      choose_experts_backward(logits.matrix(), true, one.routes(), d_gates.vector(), loss,
+      choose_experts_backward(logits.matrix(), Router{}, one.routes(), d_gates.vector(), loss,
                               expected.matrix());
       Doubles sum(std::size_t(N) * E, 0.0);
       int rows = 0;
@@ -159,7 +160,7 @@ TEST(ChooseExperts, RowsBeginWithTheExpertsOfTheRank) {
         const Routed twin = routed_on(rank);
         Routed found(N, E, k);
         found.first_held = twin.first_held, found.num_held = twin.num_held;
-        choose_experts(logits.matrix(), true, gates.vector(), found.routes());
+        choose_experts(logits.matrix(), Router{}, gates.vector(), found.routes());
         EXPECT_EQ(found, twin);
         rows += found.held_rows();
         Array own(1, std::max(1, found.held_rows())), d_logits(N, E);
@@ -167,7 +168,7 @@ TEST(ChooseExperts, RowsBeginWithTheExpertsOfTheRank) {
           for (int j = 0; j < k; ++j)
             if (found.row(n, j) < found.held_rows())
               own(0, found.row(n, j)) = d_gates(0, all.row(n, j));
-        choose_experts_backward(logits.matrix(), true, found.routes(),
+        choose_experts_backward(logits.matrix(), Router{}, found.routes(),
                                 Vector(own.vector().data(), std::size_t(found.held_rows())),
                                 rank == 0 ? loss : RouterLoss{}, d_logits.matrix());
         sum = reference::sum(sum, d_logits.doubles());
@@ -184,7 +185,7 @@ TEST(ChooseExperts, GivesEqualLogitsToTheLowestExperts) {
   for (int n = 0; n < 3; ++n)
     for (int e = 0; e < 5; ++e) logits(n, e) = rows[std::size_t(n)][std::size_t(e)];
   Routed found(3, 5, 2);
-  choose_experts(logits.matrix(), true, gates.vector(), found.routes());
+  choose_experts(logits.matrix(), Router{}, gates.vector(), found.routes());
   EXPECT_EQ(found.experts, (std::vector<std::int32_t>{0, 1, 1, 3, 0, 1}));
   EXPECT_EQ(found.begins, (std::vector<std::int32_t>{0, 2, 5, 5, 6, 6}));
   EXPECT_EQ(found.rows, (std::vector<std::int32_t>{0, 2, 3, 5, 1, 4}));
@@ -195,7 +196,7 @@ TEST(ChooseExperts, MaySendAllTokensToOneExpert) {
   Array logits = random_array(200, 6, 1), gates(1, 200);
   for (int n = 0; n < 200; ++n) logits(n, 4) = 100.0f;
   Routed found(200, 6, 1);
-  choose_experts(logits.matrix(), true, gates.vector(), found.routes());
+  choose_experts(logits.matrix(), Router{}, gates.vector(), found.routes());
   EXPECT_EQ(found, reference::routed(logits.doubles(), 6, 1));
   EXPECT_EQ(found.begins, (std::vector<std::int32_t>{0, 0, 0, 0, 0, 200, 200}));
   EXPECT_EQ(gates.values(), std::vector<float>(200, 1.0f));
@@ -210,7 +211,7 @@ TEST(ChooseExperts, TakesANaNForTheLowestLogit) {
   for (const bool normalizes : {false, true}) {
     Array gates(1, 6);
     Routed found(3, 4, 2);
-    choose_experts(logits.matrix(), normalizes, gates.vector(), found.routes());
+    choose_experts(logits.matrix(), {.normalizes = normalizes}, gates.vector(), found.routes());
     EXPECT_EQ(found.experts, (std::vector<std::int32_t>{1, 2, 0, 1, 0, 2}));
     for (int n = 0; n < 3; ++n)
       for (int j = 0; j < 2; ++j)
@@ -218,7 +219,60 @@ TEST(ChooseExperts, TakesANaNForTheLowestLogit) {
   }
 }
 
+// Corrections decide for experts, and so do groups, but gates do not know of them.
+TEST(ChooseExperts, BySigmoidsEqualsItsTwin) {
+  struct Case {
+    int N, E, k, groups, chosen_groups;
+  };
+  for (const auto& [N, E, k, groups, chosen_groups] :
+       {Case{5, 4, 4, 1, 1}, Case{40, 8, 2, 4, 2}, Case{60, 8, 3, 2, 1}, Case{260, 64, 8, 8, 4},
+        Case{30, 128, 2, 64, 1}})
+    for (const bool normalizes : {false, true}) {
+      SCOPED_TRACE(testing::Message() << N << " tokens, " << k << " of " << E << " in " << groups);
+      Array logits = random_array(N, E, 1, 2.0f, 1), gates(1, N * k);
+      Array correction = random_array(1, E, 2, 0.5f);
+      const Router router{.sigmoid = true,
+                          .normalizes = normalizes,
+                          .scale = 2.5f,
+                          .groups = groups,
+                          .chosen_groups = chosen_groups,
+                          .correction = correction.vector().data()};
+      Routed found(N, E, k);
+      choose_experts(logits.matrix(), router, gates.vector(), found.routes());
+      const Doubles scores =
+          reference::corrected_scores(logits.doubles(), correction.doubles(), router);
+      EXPECT_EQ(found, reference::routed(scores, E, k));
+      EXPECT_LT(reference::relative_error(gates.values(),
+                                          reference::gates(logits.doubles(), router, found)),
+                2e-6);
+    }
+}
+
+// By hand: of groups {0, 1}, {2, 3} and {4, 5} with equal sums the first two are chosen, and of
+// equal scores the lowest experts. A NaN comes last in its group.
+TEST(ChooseExperts, BySigmoidsGivesEqualScoresToTheLowestExperts) {
+  Array logits(3, 6), gates(1, 6), correction(1, 6);
+  const std::vector<std::vector<float>> rows{
+      {0, 0, 0, 0, 0, 0}, {-9, 0, 1, 1, 1, 1}, {NAN, 0, NAN, NAN, 0, 0}};
+  for (int e = 0; e < 6; ++e) {
+    correction(0, e) = 0.0f;
+    for (int n = 0; n < 3; ++n) logits(n, e) = rows[std::size_t(n)][std::size_t(e)];
+  }
+  const Router router{
+      .sigmoid = true, .groups = 3, .chosen_groups = 2, .correction = correction.vector().data()};
+  Routed found(3, 6, 2);
+  choose_experts(logits.matrix(), router, gates.vector(), found.routes());
+  EXPECT_EQ(found.experts, (std::vector<std::int32_t>{0, 1, 2, 3, 1, 4}));
+  for (int n = 0; n < 3; ++n)
+    for (int j = 0; j < 2; ++j) EXPECT_EQ(gates(0, found.row(n, j)), 0.5f);
+}
+
 TEST(ChooseExperts, BackwardIsTheSlopeOfTheTwin) {
+  const Router routers[] = {{.normalizes = false},
+                            {},
+                            {.scale = 2.5f},
+                            {.sigmoid = true, .normalizes = false, .scale = 0.5f},
+                            {.sigmoid = true, .scale = 2.5f}};
   const RouterLoss losses[] = {{},
                                {.balance = 0.3f, .z = 0.0f, .seq_len = 3},
                                {.balance = 0.0f, .z = 0.2f, .seq_len = 3},
@@ -226,19 +280,20 @@ TEST(ChooseExperts, BackwardIsTheSlopeOfTheTwin) {
                                {.balance = 0.3f, .z = 0.2f, .seq_len = 0}};
   for (const auto& [N, E, k] : {Choice{6, 5, 2}, Choice{6, 4, 1}, Choice{6, 3, 3}})
     for (const RouterLoss& loss : losses)
-      for (const bool normalizes : {false, true}) {
+      for (const Router& router : routers) {
         SCOPED_TRACE(testing::Message() << k << " of " << E << ", " << loss.balance << ' ' << loss.z
-                                        << " by " << loss.seq_len << ' ' << normalizes);
+                                        << " by " << loss.seq_len << ' ' << router.sigmoid
+                                        << router.normalizes << ' ' << router.scale);
         Array logits = random_array(N, E, 1, 1.0f, 2), d_gates = random_array(1, N * k, 2);
         Array gates(1, N * k), d_logits(N, E, 1);
         Routed routed(N, E, k);
-        choose_experts(logits.matrix(), normalizes, gates.vector(), routed.routes());
-        choose_experts_backward(logits.matrix(), normalizes, routed.routes(), d_gates.vector(),
-                                loss, d_logits.matrix());
+        choose_experts(logits.matrix(), router, gates.vector(), routed.routes());
+        choose_experts_backward(logits.matrix(), router, routed.routes(), d_gates.vector(), loss,
+                                d_logits.matrix());
         const Doubles slope = reference::slope_of(
             [&](const Doubles& at) {
-              return reference::dot(d_gates.doubles(), reference::gates(at, normalizes, routed)) +
-                     reference::router_loss(at, routed, loss);
+              return reference::dot(d_gates.doubles(), reference::gates(at, router, routed)) +
+                     reference::router_loss(at, router, routed, loss);
             },
             logits.doubles());
         for (std::size_t i = 0; i < slope.size(); ++i)
@@ -255,8 +310,8 @@ TEST(ChooseExperts, BalancesTheLoadsOfLongSequences) {
     Array logits = random_array(N, E, 1), gates(1, N * k), d_gates(1, N * k), found(N, E);
     fill(0.0f, d_gates.vector());
     Routed routed(N, E, k);
-    choose_experts(logits.matrix(), true, gates.vector(), routed.routes());
-    choose_experts_backward(logits.matrix(), true, routed.routes(), d_gates.vector(), loss,
+    choose_experts(logits.matrix(), Router{}, gates.vector(), routed.routes());
+    choose_experts_backward(logits.matrix(), Router{}, routed.routes(), d_gates.vector(), loss,
                             found.matrix());
     Doubles expected;
     for (int n = 0; n < N; ++n) {
@@ -279,8 +334,8 @@ TEST(ChooseExperts, SameBitsOnEveryRun) {
     Array logits = random_array(N, E, 1), gates(1, N * k), d_gates = random_array(1, N * k, 2);
     Array d_logits(N, E);
     Routed routed(N, E, k);
-    choose_experts(logits.matrix(), true, gates.vector(), routed.routes());
-    choose_experts_backward(logits.matrix(), true, routed.routes(), d_gates.vector(),
+    choose_experts(logits.matrix(), Router{}, gates.vector(), routed.routes());
+    choose_experts_backward(logits.matrix(), Router{}, routed.routes(), d_gates.vector(),
                             {.balance = 0.1f, .z = 0.1f, .seq_len = 100}, d_logits.matrix());
     std::vector<float> all = gates.values();
     for (const float value : d_logits.values()) all.push_back(value);
@@ -464,7 +519,7 @@ TEST(LayerOfExperts, AgreesWithItselfWhereEveryExpertIsTheSame) {
     for (int i = 0; i < C; ++i) w(o, i) = one(o % O, i);
   Array logits = random_array(N, E, 3), gates(1, N * k), copies(N * k, C), made(N * k, O), y(N, O);
   Routed routed(N, E, k);
-  choose_experts(logits.matrix(), true, gates.vector(), routed.routes());
+  choose_experts(logits.matrix(), Router{}, gates.vector(), routed.routes());
   dispatch(x.matrix(), routed.routes(), copies.matrix());
   experts_forward(copies.matrix(), w.matrix(), routed.routes(), Write::replace, made.matrix());
   for (int i = 0; i < N * k; ++i)

@@ -51,7 +51,8 @@ Config random_config(std::mt19937& random) {
   m.qk_norm_joint = m.qk_norm_joint && m.qk_norm;
   if (m.qk_norm_joint && !one_in(4)) m.head_size = 0, m.hidden_size = 10 * m.num_heads;
   if (m.num_experts > 0) {
-    if (one_in(3)) m.experts_per_token = 1 + int(random() % unsigned(m.num_experts));
+    if (one_in(3) && m.expert_groups == 1)
+      m.experts_per_token = 1 + int(random() % unsigned(m.num_experts));
     if (one_in(3)) m.normalize_topk = !m.normalize_topk;
     if (one_in(8)) m.qkv_bias = true;
   }

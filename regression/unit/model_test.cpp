@@ -7,6 +7,7 @@
 
 #include "base/error.hpp"
 #include "random_plan.hpp"
+#include "refusal.hpp"
 
 namespace brume::model {
 namespace {
@@ -385,6 +386,7 @@ TEST(Model, LayoutExpressionEqualsTheLayout) {
   for (int i = 0; i < int(test::special_models().size()); ++i) {
     Config m = test::special_models()[std::size_t(i)];
     test::take_rows_of_blocks(i, m);
+    if (i % 2 == 1) m.precision = Precision::bf16;
     m.moments = Moments::fp8;
     models.push_back(m);
   }
@@ -410,6 +412,55 @@ TEST(Model, LayoutExpressionEqualsTheLayout) {
                       double(flat.partial_elements))
                 << block.name << " at tp " << tp;
           }
+}
+
+// A correction takes two elements of 16 bits each, behind all that is trained.
+TEST(Model, CorrectionsAreKeptInFp32) {
+  const std::vector<Config> special = test::special_models();
+  Config m = *std::ranges::find(special, RouterKind::sigmoid, &Config::router);
+  for (const Precision precision : {Precision::fp32, Precision::bf16}) {
+    m.precision = precision;
+    const Block layer = blocks(m)[2];
+    const Layout flat = layout(layer, 2, 1, 2);
+    const Piece& piece = flat.piece(layer, "mlp.router.correction");
+    const Parameter& one = layer.parameters[std::size_t(piece.parameter)];
+    EXPECT_TRUE(one.frozen && one.in_fp32 && one.balanced);
+    EXPECT_EQ(one.shape, std::vector<std::int64_t>{8});
+    EXPECT_EQ(piece.elements * weight_bytes(precision), 32);
+    EXPECT_GE(piece.first, flat.trained_elements);
+    EXPECT_EQ(one.stored_values(piece.elements), 8);
+  }
+  EXPECT_TRUE(trains_layers_alike(m));
+  EXPECT_EQ(frozen_text(m), "");
+  EXPECT_TRUE(frozen_names(m).empty());
+  m.balance_rate = 0.0;
+  EXPECT_EQ(frozen_names(m).size(), 3u) << "a layer has an MLP";
+}
+
+TEST(Model, RefusesRoutersThatDoNotFit) {
+  const auto refused = [](const auto& change) {
+    deck::ModelKeys keys;
+    keys.family = "llama";
+    keys.num_layers = 2, keys.hidden_size = 32, keys.num_heads = 2, keys.seq_len = 8;
+    keys.vocab_size = 31, keys.num_experts = 8, keys.router = "sigmoid";
+    keys.qkv_bias = keys.linear_bias = false;
+    change(keys);
+    return test::refusal([&] { config(keys, "fp32"); });
+  };
+  using Keys = deck::ModelKeys;
+  EXPECT_EQ(refused([](Keys& keys) { keys.router = "softmax", keys.expert_groups = 4; }),
+            "model: expert_groups and groups_per_token need router = \"sigmoid\"");
+  EXPECT_EQ(refused([](Keys& keys) { keys.router = "softmax", keys.balance = "bias"; }),
+            "model: balance = \"bias\" needs router = \"sigmoid\"");
+  EXPECT_EQ(refused([](Keys& keys) { keys.num_experts = 0; }),
+            "model: router = \"sigmoid\" and routed_scale need num_experts");
+  EXPECT_EQ(refused([](Keys& keys) { keys.expert_groups = 8; }),
+            "model: expert_groups = 8 must divide num_experts = 8 into groups of at least 2");
+  EXPECT_EQ(refused([](Keys& keys) { keys.groups_per_token = 2; }),
+            "model: groups_per_token = 2 must be at most expert_groups = 1");
+  EXPECT_EQ(refused([](Keys& keys) { keys.expert_groups = 4, keys.experts_per_token = 3; }),
+            "model: groups_per_token = 1 must be at most expert_groups = 4, and have at least "
+            "experts_per_token = 3 experts, found 2");
 }
 
 // Shards and parts on the host are cut between blocks, wherever a block's frozen part begins.

@@ -121,10 +121,44 @@ const Schema<ModelKeys>& model_schema() {
         .key("shared_expert_gate", &ModelKeys::shared_expert_gate,
              {.help = "multiplies the shared expert's output by the sigmoid of a learned product "
                       "with the token, as Qwen2-MoE does"})
+        .key("router", &ModelKeys::router,
+             {.help = "scores of experts; softmax: of the logits; sigmoid: of each logit, and a "
+                      "correction bias per expert is added for the choice only, as DeepSeek-V3 "
+                      "does; Hugging Face: scoring_func",
+              .choices = {"softmax", "sigmoid"},
+              .aliases = {"scoring_func"}})
         .key("normalize_topk", &ModelKeys::normalize_topk,
-             {.help = "softmax over a token's chosen experts; false: over all; Hugging Face: "
-                      "norm_topk_prob",
+             {.help = "softmax over a token's chosen experts; false: over all; with router = "
+                      "\"sigmoid\" it divides gates by their sum; Hugging Face: norm_topk_prob",
               .aliases = {"norm_topk_prob"}})
+        .key("routed_scale", &ModelKeys::routed_scale,
+             {.help = "factor of the routed experts' gates; Hugging Face: routed_scaling_factor",
+              .min = 1e-6,
+              .max = 1e6,
+              .aliases = {"routed_scaling_factor"}})
+        .key("expert_groups", &ModelKeys::expert_groups,
+             {.help = "groups of neighbouring experts, from some of which each token chooses; 1: "
+                      "from all experts; router = \"sigmoid\" only; Hugging Face: n_group",
+              .min = 1,
+              .max = 64,
+              .aliases = {"n_group"}})
+        .key("groups_per_token", &ModelKeys::groups_per_token,
+             {.help = "groups from which each token chooses, by the sum of their two largest "
+                      "scores; Hugging Face: topk_group",
+              .min = 1,
+              .max = 64,
+              .aliases = {"topk_group"}})
+        .key(
+            "balance", &ModelKeys::balance,
+            {.help = "way to even out the experts' loads without a loss; bias: after each step the "
+                     "correction biases of experts move by balance_rate, up below the mean load "
+                     "of their layer, down above it; router = \"sigmoid\" only",
+             .choices = {"none", "bias"}})
+        .key("balance_rate", &ModelKeys::balance_rate,
+             {.help = "change of a correction bias per step with balance = \"bias\"; Megatron-LM: "
+                      "--moe-router-bias-update-rate",
+              .min = 1e-9,
+              .max = 1})
         .key("balance_loss", &ModelKeys::balance_loss,
              {.help = "factor of a loss that evens out the experts' loads, per layer and sequence; "
                       "Megatron-LM: --moe-aux-loss-coeff with seq_aux_loss",

@@ -46,6 +46,14 @@ struct BlockPieces {
     const auto columns = std::size_t(piece->shape.back());
     return {flat + piece->first, std::size_t(piece->elements) / columns, columns};
   }
+  /// A parameter that is kept in fp32.
+  template <class Storage>
+  kernels::ConstVector in_fp32(const Storage* flat, model::ParameterId id) const {
+    const model::Piece* piece = find(id);
+    if (piece == nullptr || flat == nullptr) return {};
+    return {reinterpret_cast<const float*>(flat + piece->first),
+            std::size_t(parameter(*piece).stored_values(piece->elements))};
+  }
   kernels::Vector vector_grads(float* flat, model::ParameterId id) const {
     const model::Piece* piece = find(id);
     if (piece == nullptr || parameter(*piece).frozen) return {};

@@ -153,6 +153,7 @@ struct Engine::Impl {
     }
     std::vector<Slab> state = slabs();
     initialise(state, model, settings.seed, settings.threads);
+    find_balanced(state);
   }
 
   static schedule::Options options(const Settings& settings,
@@ -175,6 +176,31 @@ struct Engine::Impl {
     std::vector<Slab> all = engine::slabs(train, plan, model, &arena);
     keep_exactly(all, settings.exact, &exact);
     return all;
+  }
+
+  void find_balanced(const std::vector<Slab>& state) {
+    std::map<std::string, int> layers;  // by parameter
+    for (const model::Block& block : model::blocks(model))
+      for (const model::Parameter& one : block.parameters)
+        if (one.balanced) layers.emplace(one.name, block.layer - model.first_dense_layers);
+    balances = !layers.empty();
+    for (const Slab& slab : state)
+      if (const auto found = layers.find(slab.name); found != layers.end() && slab.kind == "weight")
+        balanced.push_back({slab, found->second});
+  }
+
+  /// Moves corrections of the choice of experts by the loads of the last step. All copies of a
+  /// correction move alike.
+  void balance() {
+    std::vector<double> all(loads.copies.begin(), loads.copies.end());
+    world.all_reduce(all, comm::Reduction::sum);
+    const auto experts = std::size_t(model.num_experts);
+    for (const auto& [slab, layer] : balanced) {
+      const auto of_layer = std::span(all).subspan(std::size_t(layer) * experts, experts);
+      std::vector<float> corrections = values(slab);
+      move_corrections(of_layer, slab.first, float(model.balance_rate), corrections);
+      set_values(slab, 0, corrections);
+    }
   }
 
   /// Puts a batch where tasks look for it.
@@ -299,7 +325,14 @@ struct Engine::Impl {
   LossScaling scaling;
   std::vector<Span> times;
   ExpertLoads loads;  ///< in the last step
-  Executor executor;  ///< last: its threads use the rest
+  /// A part of a router's correction, which steps move.
+  struct Balanced {
+    Slab slab;
+    int layer;  ///< of those with experts
+  };
+  std::vector<Balanced> balanced;  ///< on this rank
+  bool balances = false;           ///< whether any rank has one
+  Executor executor;               ///< last: its threads use the rest
 };
 
 Engine::Engine(const plan::Plan& plan, const model::Config& model, const Settings& settings,
@@ -325,6 +358,15 @@ double load_factor(std::span<const double> loads, int num_experts) {
 double idle_experts(std::span<const double> loads) {
   if (loads.empty()) return 0.0;
   return double(std::ranges::count(loads, 0.0)) / double(loads.size());
+}
+
+void move_corrections(std::span<const double> loads, std::int64_t first, float rate,
+                      std::span<float> corrections) {
+  const double sum = std::accumulate(loads.begin(), loads.end(), 0.0);
+  for (std::size_t i = 0; i < corrections.size(); ++i) {
+    const double above = loads[std::size_t(first) + i] * double(loads.size()) - sum;
+    if (above != 0.0) corrections[i] += above < 0.0 ? rate : -rate;
+  }
 }
 
 StepMetrics Engine::step(const data::Sampler& data) {
@@ -378,6 +420,7 @@ StepMetrics Engine::step(const data::Sampler& data) {
     e.scaling = after_step(e.scaling, !metrics.skipped);
     metrics.scaled_down = e.scaling.scale < scale;
   }
+  if (e.balances && !metrics.skipped) e.balance();
   ++e.done;
   e.samples += e.plan.global_batch;
   e.update_pending = !metrics.skipped;

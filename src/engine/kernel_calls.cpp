@@ -14,6 +14,14 @@ namespace brume::engine {
 
 using model::OperatorKind;
 
+kernels::Router router(const model::Config& model) {
+  return {.sigmoid = model.router == model::RouterKind::sigmoid,
+          .normalizes = model.normalize_topk,
+          .scale = float(model.routed_scale),
+          .groups = model.expert_groups,
+          .chosen_groups = model.groups_per_token};
+}
+
 template <class Storage>
 void KernelCall<Storage>::forward() const {
   switch (kind) {
@@ -51,7 +59,7 @@ void KernelCall<Storage>::forward() const {
     case OperatorKind::logits:
     case OperatorKind::router: return kernels::router_forward<Storage>(read, weight, logits);
     case OperatorKind::choose_experts:
-      return kernels::choose_experts(logits, normalizes_gates, gates, routes);
+      return kernels::choose_experts(logits, router, gates, routes);
     case OperatorKind::sigmoid: return kernels::sigmoid_forward<Storage>(read, gates);
     case OperatorKind::dispatch: return kernels::dispatch<Storage>(read, routes, written);
     case OperatorKind::combine: return kernels::combine<Storage>(read, routes, residual, written);
@@ -107,8 +115,8 @@ void KernelCall<Storage>::backward_input() const {
     case OperatorKind::router:
       return kernels::router_backward<Storage>(d_logits, read, weight, write, d_weight, d_read);
     case OperatorKind::choose_experts:
-      return kernels::choose_experts_backward(logits, normalizes_gates, routes, d_gates,
-                                              router_loss, d_logits);
+      return kernels::choose_experts_backward(logits, router, routes, d_gates, router_loss,
+                                              d_logits);
     case OperatorKind::sigmoid: return kernels::sigmoid_backward<Storage>(read, d_gates, d_read);
     case OperatorKind::dispatch:
       return kernels::combine<Storage>(

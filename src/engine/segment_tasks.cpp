@@ -57,7 +57,7 @@ SegmentTasks<Storage>::SegmentTasks(const plan::Plan& plan, const model::Config&
       num_experts_(model.num_experts),
       experts_per_token_(model.experts_per_token),
       first_dense_layers_(model.first_dense_layers),
-      normalizes_gates_(model.normalize_topk),
+      router_(router(model)),
       balance_loss_(model.balance_loss),
       z_loss_(model.z_loss),
       rotary_dim_(model.rotary_dim()),
@@ -462,10 +462,13 @@ void SegmentTasks<Storage>::route(const Pass& p, const Operator& op, Call& c) co
     if (p.backward) c.d_logits = d_logits(op.written);
   }
   if (op.kind == OperatorKind::choose_experts) {
+    const Storage* const weights = p.o.template optional<Storage>(Role::weights);
     c.routes = p.backward ? made_routes(p) : routes(p);
     c.logits = logits(op.read);
     c.gates = gates(op.written, std::int64_t{p.rows} * experts_per_token_);
-    c.normalizes_gates = normalizes_gates_;
+    c.router = router_;
+    const model::ParameterId correction{Module::router, Part::correction};
+    if (!p.backward) c.router.correction = p.block.in_fp32(weights, correction).data();
     if (!p.backward) return;
     c.d_logits = d_logits(op.read);
     c.d_gates = d_gates(op.written, c.routes.held_rows());

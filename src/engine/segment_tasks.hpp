@@ -173,7 +173,7 @@ class SegmentTasks {
   int cp_, first_token_;       ///< ranks that share a sequence; place of this rank's first token
   int first_held_, num_held_;  ///< experts that this rank holds
   int first_dense_layers_;
-  bool normalizes_gates_;
+  kernels::Router router_;
   double balance_loss_, z_loss_;
   int head_dim_, rotary_dim_, seq_len_;
   bool pairs_;

@@ -63,6 +63,7 @@ void add_range(std::vector<Slab>& slabs, const model::Block& block, const model:
                                           ? range.field.quantization
                                           : parameter.quantization;
     const bool quantized = quantization != Quantization::none;
+    const bool wide = range.is_wide() || parameter.in_fp32;
     slabs.push_back({.name = parameter.name,
                      .kind = range.field.name,
                      .global_shape = parameter.shape,
@@ -70,9 +71,9 @@ void add_range(std::vector<Slab>& slabs, const model::Block& block, const model:
                      .shape = piece.shape,
                      .first = parameter.stored_values(begin - piece.first),
                      .elements = parameter.stored_values(end - begin),
-                     .data = range.is_wide() ? reinterpret_cast<float*>(memory) : nullptr,
-                     .rounded = range.is_wide() ? nullptr : memory,
-                     .storage = range.field.storage,
+                     .data = wide ? reinterpret_cast<float*>(memory) : nullptr,
+                     .rounded = wide ? nullptr : memory,
+                     .storage = wide ? model::Precision::fp32 : range.field.storage,
                      .disk = range.disk,
                      .disk_byte = range.disk_byte + skipped_bytes,
                      .quantization = quantization,

@@ -47,6 +47,7 @@ const Architecture& architecture(const Config& m) {
     return (m.qkv_bias || !one.qkv_bias) && (m.qk_norm || !one.qk_norm) &&
            (m.window > 0 || !one.window) && (m.num_experts > 0) == one.experts &&
            (m.shared_expert_ffn_size > 0) == one.shared_expert &&
+           (m.router == model::RouterKind::sigmoid) == one.sigmoid_router &&
            m.qk_norm_joint == one.joint_qk_norm;
   });
   return found == all.rend() ? all.front() : *found;
@@ -79,6 +80,8 @@ bool holds(Limit::Kind kind, const Config& m) {
     case Limit::Kind::no_window: return m.window == 0;
     case Limit::Kind::no_qk_norm: return !m.qk_norm;
     case Limit::Kind::gated_shared_expert: return m.shared_expert_gate;
+    case Limit::Kind::equal_shared_experts:
+      return !m.shared_expert_gate && m.shared_expert_ffn_size % m.expert_ffn_size == 0;
     case Limit::Kind::normalized_topk: return m.normalize_topk;
     case Limit::Kind::one_rope_theta: return m.window_rope_theta == 0.0;
     case Limit::Kind::no_attention_cap: return m.attention_cap == 0.0;
@@ -113,6 +116,8 @@ class ConfigWriter {
     if (model_.init_std <= 1.0) config_["initializer_range"] = model_.init_std;  // Llama's most
     for (const std::string& dropout : names_.dropouts) config_[dropout] = 0.0;
     if (!names_.bias.empty()) config_[names_.bias] = model_.linear_bias;
+    if (!names_.qk_norm.empty()) config_[names_.qk_norm] = model_.qk_norm;
+    if (!architecture_.extra_layers.empty()) config_[architecture_.extra_layers] = 0;
     if (!names_.qkv_bias.empty()) config_[names_.qkv_bias] = model_.qkv_bias;
     if (!names_.parallel_residual.empty()) config_[names_.parallel_residual] = model_.parallel();
     set_heads();
@@ -135,9 +140,12 @@ class ConfigWriter {
               model_.query_scalar == model_.head_dim(),
           "only {} has a query_scalar of its own", titles(&ConfigKeys::query_scalar));
     needs((model_.shared_expert_ffn_size > 0) == architecture_.shared_expert &&
+              (model_.router == model::RouterKind::sigmoid) == architecture_.sigmoid_router &&
               model_.qk_norm_joint == architecture_.joint_qk_norm,
-          "no architecture has this choice of a shared expert and of norms of queries and keys "
-          "over all heads");
+          "no architecture has this choice of a router, of a shared expert, and of norms of "
+          "queries and keys over all heads");
+    needs(model_.routed_scale == 1.0 || !names_.routed_scale.empty(),
+          "only an architecture with a sigmoid router has a routed_scale");
     for (const Limit& limit : architecture_.limits)
       needs(holds(limit.kind, model_), "{}",
             fmt::format(fmt::runtime(limit.text), query_scalar(model_)));
@@ -170,6 +178,13 @@ class ConfigWriter {
     config_[inner.empty() ? names_.ffn_size : inner] = model_.expert_ffn_size;
     if (const std::string& shared = names_.shared_expert_ffn_size; !shared.empty())
       config_[shared] = model_.shared_expert_ffn_size;
+    if (const std::string& number = names_.shared_experts; !number.empty())
+      config_[number] = model_.shared_expert_ffn_size / model_.expert_ffn_size;
+    if (!names_.routed_scale.empty()) config_[names_.routed_scale] = model_.routed_scale;
+    if (!names_.expert_groups.empty()) {
+      config_[names_.expert_groups] = model_.expert_groups;
+      config_[names_.groups_per_token] = model_.groups_per_token;
+    }
     if (!names_.normalize_topk.empty()) config_[names_.normalize_topk] = model_.normalize_topk;
     const bool some_dense = reads("mlp_only_layers");
     needs(some_dense || model_.first_dense_layers == 0, "all layers of a {} have experts",
@@ -269,7 +284,9 @@ json hugging_face_config(const Config& m, Dtype dtype, const fs::path& original)
     return hugging_face_config(m, dtype);
   json config = deck::load_json(original.string(), largest_config_bytes);
   set_dtype(config, dtype);
-  const std::string& positions = architecture(m).keys.seq_len;
+  const Architecture& kind = architecture(m);
+  if (!kind.extra_layers.empty()) config[kind.extra_layers] = 0;  // they were not read
+  const std::string& positions = kind.keys.seq_len;
   // A table of positions has just these.
   if (!m.rotary() || config.value(positions, 0) < m.seq_len) config[positions] = m.seq_len;
   return config;

@@ -24,6 +24,7 @@ std::pair<std::string, std::string> split(const std::string& name) {
   if (kind == "bias") return {name.substr(0, dot), ".bias"};
   if (kind == "lora_a") return {name.substr(0, dot), ".lora_A.weight"};
   if (kind == "lora_b") return {name.substr(0, dot), ".lora_B.weight"};
+  if (kind == "correction") return {name, ""};  // a tensor's name has its kind
   if (kind == "weight" || kind == "gain") return {name.substr(0, dot), ".weight"};
   return {name, ".weight"};  // a table
 }
@@ -79,7 +80,7 @@ class LayoutBuilder {
     if (module == "norm1" && model_.layer_norms == 1) module = "norm";
     const std::string prefix =
         layout_.prefix + (in_layer ? fmt::format("{}{}.", names_.layers, block.layer) : "");
-    const bool matrix = !parameter.name.ends_with(".bias") && !parameter.name.ends_with(".gain");
+    const bool matrix = parameter.shape.size() > 1 && !parameter.name.ends_with(".bias");
     const bool transposed = matrix && in_layer && names_.transposed && !of_adapter_;  // nor tables
     Placed placed{.parameter = parameter, .matrix = matrix, .transposed = transposed, .runs = {}};
     const bool stacked = stacked_ && module.starts_with("mlp.experts.");

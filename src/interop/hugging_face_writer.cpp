@@ -91,8 +91,9 @@ void HuggingFaceWriter::Impl::set_dtypes(const std::map<std::string, Dtype>& own
   for (NewTensor& tensor : layout.tensors) {
     std::set<Dtype> found;
     for (const Section& section : sections.at(tensor.name)) {
-      const auto at = own.find(section.placed->parameter.name);
-      found.insert(at == own.end() ? dtype : at->second);
+      const model::Parameter& parameter = section.placed->parameter;
+      const auto at = own.find(parameter.name);
+      found.insert(parameter.in_fp32 ? Dtype::f32 : at == own.end() ? dtype : at->second);
     }
     tensor.dtype = found.size() == 1 ? *found.begin() : Dtype::f32;
   }

@@ -127,6 +127,8 @@ void check_contexts(const plan::Stage& stage, const model::Config& model) {
 void add_experts(Arguments& arguments, const model::Config& model, const plan::Stage& stage) {
   if (model.num_experts == 0) return;
   require_like(model.shared_expert_ffn_size == 0, "shared_expert_ffn_size");
+  require_like(model.router == model::RouterKind::softmax, "router = \"sigmoid\"");
+  require_like(model.routed_scale == 1.0, "routed_scale");
   require_like(!model.normalize_topk || model.experts_per_token > 1,
                "normalize_topk = true with experts_per_token = 1 (normalize_topk = false)");
   const bool balances = model.balance_loss > 0.0;

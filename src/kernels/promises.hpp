@@ -73,26 +73,33 @@ void promise_held(const char* kernel, const Copies& copies, const Routes& routes
           kernel, "there must be a row for each copy of the experts that the rank holds");
 }
 
-inline void promise_choice(const char* kernel, const ConstMatrix& logits, const Routes& routes) {
+inline void promise_choice(const char* kernel, const ConstMatrix& logits, const Router& router,
+                           const Routes& routes) {
   promise(logits.extent_int(1) == routes.num_experts && routes.chosen > 0 &&
               routes.chosen <= routes.num_experts && routes.first_held >= 0 &&
               routes.num_held >= 0 && routes.first_held + routes.num_held <= routes.num_experts,
           kernel,
           "logits [N, E] and routes of E experts, of which the rank holds some, must fit, with 0 < "
           "k <= E");
+  promise(router.groups > 0 && router.groups <= most_expert_groups &&
+              routes.num_experts % router.groups == 0 && router.chosen_groups > 0 &&
+              router.chosen_groups <= router.groups &&
+              routes.chosen <= router.chosen_groups * (routes.num_experts / router.groups),
+          kernel, "groups must divide the experts, and the chosen ones have k experts or more");
 }
 
-inline void promise_routes(const char* kernel, const ConstMatrix& logits, const ConstVector& gates,
-                           const Routes& routes) {
-  promise_choice(kernel, logits, routes);
+inline void promise_routes(const char* kernel, const ConstMatrix& logits, const Router& router,
+                           const ConstVector& gates, const Routes& routes) {
+  promise_choice(kernel, logits, router, routes);
   promise(gates.size() == logits.extent(0) * std::size_t(routes.chosen), kernel,
           "gates must be [N k]");
 }
 
 inline void promise_routes_backward(const char* kernel, const ConstMatrix& logits,
-                                    const ConstVector& d_gates, const Routes& routes,
-                                    const RouterLoss& loss, const Matrix& d_logits) {
-  promise_choice(kernel, logits, routes);
+                                    const Router& router, const ConstVector& d_gates,
+                                    const Routes& routes, const RouterLoss& loss,
+                                    const Matrix& d_logits) {
+  promise_choice(kernel, logits, router, routes);
   promise_held(kernel, d_gates, routes);
   promise(same_extents(d_logits, logits) &&
               (loss.seq_len == 0 || (logits.extent(0) + std::size_t(loss.before + loss.after)) %

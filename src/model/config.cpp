@@ -24,6 +24,28 @@ void needs(bool holds, fmt::format_string<Args...> format, Args&&... args) {
     throw Error(Failure::input, "model: {}", fmt::format(format, std::forward<Args>(args)...));
 }
 
+void check_router(const Config& m) {
+  const bool sigmoid = m.router == RouterKind::sigmoid;
+  needs(m.num_experts > 0 || (!sigmoid && m.routed_scale == 1.0),
+        "router = \"sigmoid\" and routed_scale need num_experts");
+  needs(sigmoid || (m.expert_groups == 1 && m.groups_per_token == 1),
+        "expert_groups and groups_per_token need router = \"sigmoid\"");
+  needs(sigmoid || m.balance_rate == 0.0, "balance = \"bias\" needs router = \"sigmoid\"");
+  if (!sigmoid || m.expert_groups == 1) {
+    needs(m.groups_per_token == 1, "groups_per_token = {} must be at most expert_groups = 1",
+          m.groups_per_token);
+    return;
+  }
+  needs(m.num_experts % m.expert_groups == 0 && m.num_experts >= 2 * m.expert_groups,
+        "expert_groups = {} must divide num_experts = {} into groups of at least 2",
+        m.expert_groups, m.num_experts);
+  const int chosen = m.groups_per_token * (m.num_experts / m.expert_groups);
+  needs(m.groups_per_token <= m.expert_groups && m.experts_per_token <= chosen,
+        "groups_per_token = {} must be at most expert_groups = {}, and have at least "
+        "experts_per_token = {} experts, found {}",
+        m.groups_per_token, m.expert_groups, m.experts_per_token, chosen);
+}
+
 void check(const Config& m) {
   constexpr std::int64_t widest = 1 << 22;  // so that products of a few sizes fit 64 bits
   const std::int64_t attention_size =
@@ -54,6 +76,7 @@ void check(const Config& m) {
   needs(m.num_experts == 0 || m.experts_per_token <= m.num_experts,
         "experts_per_token = {} must be at most num_experts = {}", m.experts_per_token,
         m.num_experts);
+  check_router(m);
   needs(m.first_dense_layers == 0 || m.first_dense_layers < m.num_layers,
         "first_dense_layers = {} must be below num_layers = {}", m.first_dense_layers,
         m.num_layers);
@@ -238,9 +261,11 @@ bool freeze(Config& config, const std::function<bool(const Parameter&)>& frozen)
   bool trains = false;
   for (const Block& block : blocks(config)) {
     std::vector<std::string> here;
-    for (const Parameter& one : block.parameters)
-      if (one.frozen || frozen(one)) here.push_back(one.name);
-    trains = trains || here.size() < block.parameters.size();
+    for (const Parameter& one : block.parameters) {
+      const bool asked = frozen(one);
+      if (asked || (one.frozen && !one.balanced)) here.push_back(one.name);
+      trains = trains || !(asked || one.frozen);
+    }
     if (trains)
       std::ranges::move(here, std::back_inserter(names));
     else
@@ -294,7 +319,12 @@ Config config(const deck::ModelKeys& keys, std::string_view precision) {
                 .experts_per_token = keys.num_experts > 0 ? keys.experts_per_token : 0,
                 .shared_expert_ffn_size = keys.shared_expert_ffn_size,
                 .shared_expert_gate = keys.shared_expert_gate,
+                .router = keys.router == "sigmoid" ? RouterKind::sigmoid : RouterKind::softmax,
                 .normalize_topk = keys.normalize_topk,
+                .routed_scale = keys.routed_scale,
+                .expert_groups = keys.expert_groups,
+                .groups_per_token = keys.groups_per_token,
+                .balance_rate = keys.balance == "bias" ? keys.balance_rate : 0.0,
                 .balance_loss = keys.balance_loss,
                 .z_loss = keys.z_loss,
                 .rank_load_factor = keys.rank_load_factor,
@@ -368,6 +398,9 @@ std::string text(const Config& m) {
   if (m.num_experts > 0)
     line += fmt::format(" experts={}/{}{}", m.num_experts, m.experts_per_token,
                         m.normalize_topk ? "" : "/all");
+  if (m.router == RouterKind::sigmoid)
+    line += fmt::format(" router=sigmoid/{}/{}", m.expert_groups, m.groups_per_token);
+  if (m.routed_scale != 1.0) line += fmt::format(" routed_scale={}", m.routed_scale);
   if (m.first_dense_layers > 0)
     line += fmt::format(" dense={}x{}", m.first_dense_layers, m.ffn_size);
   if (m.shared_expert_ffn_size > 0)

@@ -334,6 +334,7 @@ std::string name(ParameterId id) {
   switch (id.part) {
     case Part::weight: return names.weight;
     case Part::bias: return names.bias;
+    case Part::correction: return module_name(id.module) + ".correction";
     case Part::lora_a: return module_name(id.module) + ".lora_a";
     case Part::lora_b: return module_name(id.module) + ".lora_b";
   }

@@ -229,6 +229,12 @@ Block layer_block(const Config& m, int layer) {
       p.back().tp_partial = true;
     };
     add_gates(Module::router, m.num_experts);
+    if (m.router == RouterKind::sigmoid)
+      p.push_back({.id = {Module::router, Part::correction},
+                   .shape = {m.num_experts},
+                   .frozen = true,
+                   .balanced = m.balance_rate > 0.0,
+                   .in_fp32 = true});
     if (m.shared_expert_gate) add_gates(Module::shared_expert_gate, 1);
   }
   // Gradients that are partial stay together: always, then for some tp, then never.
@@ -386,8 +392,11 @@ std::vector<Block> blocks(const Config& config) {
   for (std::size_t i = 0; i < blocks.size(); ++i)
     for (Parameter& parameter : blocks[i].parameters) {
       parameter.name = blocks[i].name + "." + model::name(parameter.id);
-      parameter.frozen = parameter.frozen || !config.has_backward(int(i)) ||
+      const bool stays = !config.has_backward(int(i)) ||
                          std::ranges::binary_search(config.frozen_parameters, parameter.name);
+      parameter.frozen = parameter.frozen || stays;
+      parameter.balanced = parameter.balanced && !stays;
+      if (parameter.in_fp32) parameter.block_elements = 4 / weight_bytes(config.precision);
       if (blocks[i].kind != BlockKind::layer) continue;
       if (is_matrix(parameter)) parameter.unit = config.optimizer->unit();
       if (config.quantization == Quantization::none || !parameter.frozen ||
@@ -428,8 +437,7 @@ std::int64_t trained_alignment(const Block& block) {
 std::int64_t frozen_alignment(const Block& block) {
   std::int64_t alignment = alignment_elements;
   for (const Parameter& one : block.parameters)
-    if (one.quantization != Quantization::none)
-      alignment = std::lcm(alignment, std::int64_t{one.block_elements});
+    alignment = std::lcm(alignment, std::int64_t{one.block_elements});
   return alignment;
 }
 
@@ -627,7 +635,7 @@ std::set<std::string> frozen_names(const Config& config) {
   std::set<std::string> names;
   for (const Block& block : blocks(config))
     for (const Parameter& parameter : block.parameters)
-      if (parameter.frozen) names.insert(parameter.name);
+      if (parameter.frozen && !parameter.balanced) names.insert(parameter.name);
   return names;
 }
 
@@ -636,7 +644,7 @@ std::string frozen_text(const Config& config) {
   const std::vector<Block> all = blocks(config);
   for (std::size_t i = 0; i < all.size(); ++i)
     for (const Parameter& parameter : all[i].parameters)
-      if (parameter.frozen)
+      if (parameter.frozen && !parameter.in_fp32)
         (config.has_backward(int(i)) ? within : of_blocks) += parameter.elements();
   if (within + of_blocks == 0) return "";
   std::vector<std::string> parts;

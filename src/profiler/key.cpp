@@ -98,6 +98,9 @@ std::string describe(const model::Config& m, const Shapes& shapes) {
   const std::string experts = m.num_experts > 0
                                   ? fmt::format(" E{}k{} load {:g}", m.num_experts,
                                                 m.experts_per_token, m.rank_load_factor) +
+                                        (m.router == model::RouterKind::sigmoid
+                                             ? fmt::format(" sigmoid {}", m.expert_groups)
+                                             : "") +
                                         (m.shared_expert_ffn_size > 0
                                              ? fmt::format(" shared {}{}", m.shared_expert_ffn_size,
                                                            m.shared_expert_gate ? " gated" : "")

@@ -130,7 +130,8 @@ engine::KernelCall<Storage> call_of(Maker<Storage> make, const Item& item,
       c.routes = make.routes(d[0] * d[2], d[1], d[2]);
       c.logits = make.wide_matrix(d[0], d[1]), c.d_logits = make.wide_matrix(d[0], d[1]);
       c.gates = c.d_gates = make.wide_vector(d[0] * d[2]);
-      c.normalizes_gates = model.normalize_topk;
+      c.router = engine::router(model);
+      if (c.router.sigmoid) c.router.correction = make.wide_vector(d[1]).data();
       break;
     case OperatorKind::sigmoid:
       activation(d[0], 1, 0);

@@ -57,11 +57,12 @@ void router_backward(ConstMatrix d_logits, ConstMatrixOf<Storage> x, ConstMatrix
   product(factor(d_logits), factor(w), w.extent(0), Write::replace, dx);
 }
 
-void choose_experts(ConstMatrix logits, bool normalizes, Vector gates, Routes routes) {
-  promise_routes("choose_experts", logits, gates, routes);
+void choose_experts(ConstMatrix logits, const Router& router, Vector gates, Routes routes) {
+  promise_routes("choose_experts", logits, router, gates, routes);
   const std::int64_t tokens = logits.extent(0), copies = tokens * routes.chosen;
   for_each("choose_experts", tokens, [=](std::int64_t n) {
-    choose(&logits(n, 0), routes.num_experts, routes.chosen, routes.experts + n * routes.chosen);
+    choose_experts_of(&logits(n, 0), router, routes.num_experts, routes.chosen,
+                      routes.experts + n * routes.chosen);
   });
   // ends[i] is the number of copies of the i-th expert, then its next free row, then its end.
   std::int32_t* const ends = routes.begins + 1;
@@ -70,21 +71,21 @@ void choose_experts(ConstMatrix logits, bool normalizes, Vector gates, Routes ro
   std::exclusive_scan(ends, ends + routes.num_experts, ends, 0);
   for (std::int64_t i = 0; i < copies; ++i)
     routes.rows[i] = ends[routes.place(routes.experts[i])]++;
-  for_each("choose_experts_gates", tokens, [=](std::int64_t n) {
-    write_gates(&logits(n, 0), normalizes, routes, n, gates.data());
-  });
+  for_each("choose_experts_gates", tokens,
+           [=](std::int64_t n) { write_gates(&logits(n, 0), router, routes, n, gates.data()); });
 }
 
-void choose_experts_backward(ConstMatrix logits, bool normalizes, const Routes& routes,
+void choose_experts_backward(ConstMatrix logits, const Router& router, const Routes& routes,
                              ConstVector d_gates, const RouterLoss& loss, Matrix d_logits) {
-  promise_routes_backward("choose_experts_backward", logits, d_gates, routes, loss, d_logits);
+  promise_routes_backward("choose_experts_backward", logits, router, d_gates, routes, loss,
+                          d_logits);
   const std::int64_t tokens = logits.extent(0);
   const std::int32_t held = routes.held_rows();
   const bool balances = loss.balance != 0.0f && loss.seq_len > 0;
   const std::vector<std::int32_t> loads =
       balances ? loads_of(routes, tokens, loss) : std::vector<std::int32_t>();
   for_each("choose_experts_backward", tokens, [&](std::int64_t n) {
-    write_logits_gradient(&logits(n, 0), normalizes, routes, n, d_gates.data(), held, loss,
+    write_logits_gradient(&logits(n, 0), router, routes, n, d_gates.data(), held, loss,
                           balances ? loads.data() + (loss.before + n) / loss.seq_len *
                                                         std::int64_t(routes.num_experts)
                                    : nullptr,

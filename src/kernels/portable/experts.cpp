@@ -171,24 +171,25 @@ void router_backward(ConstMatrix d_logits, ConstMatrixOf<Storage> x, ConstMatrix
   }
 }
 
-void choose_experts(ConstMatrix logits, bool normalizes, Vector gates, Routes routes) {
-  promise_routes("choose_experts", logits, gates, routes);
+void choose_experts(ConstMatrix logits, const Router& router, Vector gates, Routes routes) {
+  promise_routes("choose_experts", logits, router, gates, routes);
   const std::int64_t tokens = logits.extent(0);
   for_each(
       "choose_experts", tokens, KOKKOS_LAMBDA(std::int64_t n) {
-        choose(&logits(n, 0), routes.num_experts, routes.chosen,
-               routes.experts + n * routes.chosen);
+        choose_experts_of(&logits(n, 0), router, routes.num_experts, routes.chosen,
+                          routes.experts + n * routes.chosen);
       });
   sort_copies(routes, parts_of(tokens, 1, routes.num_experts));
   for_each(
       "choose_experts_gates", tokens, KOKKOS_LAMBDA(std::int64_t n) {
-        write_gates(&logits(n, 0), normalizes, routes, n, gates.data());
+        write_gates(&logits(n, 0), router, routes, n, gates.data());
       });
 }
 
-void choose_experts_backward(ConstMatrix logits, bool normalizes, const Routes& routes,
+void choose_experts_backward(ConstMatrix logits, const Router& router, const Routes& routes,
                              ConstVector d_gates, const RouterLoss& loss, Matrix d_logits) {
-  promise_routes_backward("choose_experts_backward", logits, d_gates, routes, loss, d_logits);
+  promise_routes_backward("choose_experts_backward", logits, router, d_gates, routes, loss,
+                          d_logits);
   const std::int64_t tokens = logits.extent(0), num_experts = routes.num_experts;
   const std::int32_t held = routes.held_rows();
   std::int32_t* loads = nullptr;  // those of a sequence are where its first part's counts were
@@ -211,7 +212,7 @@ void choose_experts_backward(ConstMatrix logits, bool normalizes, const Routes& 
   for_each(
       "choose_experts_backward", tokens, KOKKOS_LAMBDA(std::int64_t n) {
         write_logits_gradient(
-            &logits(n, 0), normalizes, routes, n, d_gates.data(), held, loss,
+            &logits(n, 0), router, routes, n, d_gates.data(), held, loss,
             loads != nullptr ? loads + (loss.before + n) / loss.seq_len * stride : nullptr,
             &d_logits(n, 0));
       });
