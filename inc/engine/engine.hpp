@@ -201,7 +201,8 @@ struct Slab {
   std::int64_t elements = 0;
   float* data = nullptr;
   std::byte* rounded = nullptr;
-  /// Storage of `rounded` values, on disk, and in a checkpoint's file.
+  /// Storage of `rounded` values, on disk, and in a checkpoint's file; fp32 if they are not
+  /// rounded.
   model::Precision storage = model::Precision::fp32;
   device::ScratchFile* disk = nullptr;
   std::int64_t disk_byte = 0;  ///< start in the file

@@ -73,6 +73,30 @@ TEST_P(Replicas, AreAlikeUntilABitFlips) {
   });
 }
 
+// Corrections of a router are in fp32, also where layers compute with rounded weights.
+TEST(CorrectedReplicas, AreAlikeUntilABitFlips) {
+  const std::vector<model::Config> special = test::special_models();
+  model::Config model =
+      *std::ranges::find_if(special, [](const auto& one) { return one.balance_rate > 0.0; });
+  model.precision = model::Precision::bf16;
+  const plan::Plan plan = plan::equal_stages(model, 8, 1, {.microbatch = 2, .dp = 2});
+  const test::TokenFixture tokens(model.vocab_size);
+  const data::Sampler data = tokens.sampler(model.seq_len);
+  comm::run_local(2, [&](comm::Communicator& world) {
+    Engine engine(plan, model, test::contract_settings(4), world);
+    engine.step(data);
+    EXPECT_FALSE(compare_replicas(engine, plan, world));
+    for (const Slab& slab : engine.slabs())
+      if (world.rank() == 1 && slab.name == "layers.2.mlp.router.correction")
+        set_values(slab, 0, std::array{0.25F + 0x1p-20F});
+    const auto difference = compare_replicas(engine, plan, world);
+    ASSERT_TRUE(difference);
+    if (world.rank() == 1) {
+      EXPECT_EQ(difference->parameter, "layers.2.mlp.router.correction");
+    }
+  });
+}
+
 // Four data-parallel ranks in two replicas: each shard of the weights is there twice.
 TEST(ShardedReplicas, AreComparedShardByShard) {
   const model::Config model{.num_layers = 2,

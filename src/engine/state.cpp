@@ -63,7 +63,6 @@ void add_range(std::vector<Slab>& slabs, const model::Block& block, const model:
                                           ? range.field.quantization
                                           : parameter.quantization;
     const bool quantized = quantization != Quantization::none;
-    const bool wide = range.is_wide() || parameter.in_fp32;
     slabs.push_back({.name = parameter.name,
                      .kind = range.field.name,
                      .global_shape = parameter.shape,
@@ -71,9 +70,9 @@ void add_range(std::vector<Slab>& slabs, const model::Block& block, const model:
                      .shape = piece.shape,
                      .first = parameter.stored_values(begin - piece.first),
                      .elements = parameter.stored_values(end - begin),
-                     .data = wide ? reinterpret_cast<float*>(memory) : nullptr,
-                     .rounded = wide ? nullptr : memory,
-                     .storage = wide ? model::Precision::fp32 : range.field.storage,
+                     .data = range.is_wide() ? reinterpret_cast<float*>(memory) : nullptr,
+                     .rounded = range.is_wide() ? nullptr : memory,
+                     .storage = parameter.in_fp32 ? model::Precision::fp32 : range.field.storage,
                      .disk = range.disk,
                      .disk_byte = range.disk_byte + skipped_bytes,
                      .quantization = quantization,
@@ -268,7 +267,8 @@ std::int64_t keep_exactly(std::vector<Slab>& slabs, const std::set<std::string>&
   std::int64_t bytes = 0;
   std::vector<Slab> exact;
   for (Slab& slab : slabs) {
-    if (!slab.rounded || !slab.owned || !names.contains(slab.name)) continue;
+    const bool rounds = slab.rounded && slab.storage != model::Precision::fp32;
+    if (!rounds || !slab.owned || !names.contains(slab.name)) continue;
     Slab& whole = exact.emplace_back(slab);
     slab.owned = false;
     whole.rounded = nullptr;
