@@ -46,7 +46,8 @@ struct ConfigKeys {
   std::string parallel_residual = {};
   std::string num_experts = {};
   std::string experts_per_token = "num_experts_per_tok";
-  std::string expert_ffn_size = {};         ///< empty: ffn_size
+  std::string expert_ffn_size = {};  ///< empty: ffn_size
+  std::string first_dense_layers = {};
   std::string shared_expert_ffn_size = {};  ///< width of a shared expert with a gate
   std::string shared_experts = {};          ///< number of shared experts without gates
   std::string routed_scale = {};            ///< empty: 1

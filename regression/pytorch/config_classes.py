@@ -31,8 +31,8 @@ def by_other_ways(name, made):
     keys = {"rope_scaling": None, "original_max_position_embeddings": None}
     if name == "GPTNeoXForCausalLM":
         return keys | {"rotary_emb_base": rope["rope_theta"], "rotary_pct": rope["partial_rotary_factor"]}
-    keys |= {"partial_rotary_factor": None}
-    if name in ("Qwen2ForCausalLM", "Qwen2MoeForCausalLM", "Qwen3MoeForCausalLM"):
+    keys |= {"partial_rotary_factor": rope.get("partial_rotary_factor")}
+    if name in ("Qwen2ForCausalLM", "Qwen2MoeForCausalLM", "Qwen3MoeForCausalLM", "Glm4MoeForCausalLM"):
         keys |= {"head_dim": None}
     if name == "Gemma3ForCausalLM":
         return keys | {"rope_theta": rope["full_attention"]["rope_theta"],
@@ -46,6 +46,8 @@ def keys(name, model_type):
     fields = {field.name: field.default for field in dataclasses.fields(kind)
               if field.name not in BASE | SILENT and not field.name.endswith("_token_id")
               and not field.name.startswith("summary_")}
+    if "num_mtp_layers" in fields:  # the name within the library
+        fields["num_nextn_predict_layers"] = fields.pop("num_mtp_layers")
     return fields | by_other_ways(name, kind())
 
 

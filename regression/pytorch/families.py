@@ -113,6 +113,16 @@ def olmoe():
         num_experts_per_tok=2, pad_token_id=None, architectures=["OlmoeForCausalLM"]))
 
 
+def glm4_moe():
+    rope = dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5)
+    return transformers.Glm4MoeConfig(**llama_keys(
+        num_key_value_heads=2, head_dim=16, tie_word_embeddings=False, attention_bias=True,
+        use_qk_norm=True, moe_intermediate_size=20, n_routed_experts=8, num_experts_per_tok=3,
+        n_shared_experts=2, n_group=4, topk_group=2, routed_scaling_factor=2.5,
+        first_k_dense_replace=1, num_mtp_layers=0, rope_parameters=rope,
+        architectures=["Glm4MoeForCausalLM"]))
+
+
 def gemma2():
     return transformers.Gemma2Config(**llama_keys(
         num_key_value_heads=2, head_dim=10, sliding_window=6, query_pre_attn_scalar=400,
@@ -164,9 +174,9 @@ def linear(name, shape, bias):
 
 
 def shapes(family, kv, head_dim, ffn, norms, biases, tied, qk_norm=False, post_norms=0, experts=0,
-           shared=0, dense=()):
+           shared=0, dense=(), sigmoid=False):
     """biases: of q, k and v; of the other linear layers. shared: width of a shared expert. dense:
-    inner widths of the first layers, which have no experts."""
+    inner widths of the first layers, which have no experts. sigmoid: a router by sigmoids."""
     layer_norm = family not in ("llama", "gemma")
 
     def norm(name):
@@ -184,7 +194,9 @@ def shapes(family, kv, head_dim, ffn, norms, biases, tied, qk_norm=False, post_n
                     "attention.k_norm.gain": (kv * head_dim if joint else head_dim,)}
         if experts:
             out |= {"mlp.router.weight": (experts, C)}
-        if shared:
+        if experts and sigmoid:
+            out |= {"mlp.router.correction": (experts,)}
+        elif shared:
             out |= {"mlp.shared_expert_gate.weight": (1, C)}
         if kv == H:
             out |= linear("attention.qkv", (3, H * head_dim, C), biases[0])
@@ -237,11 +249,16 @@ def to_llama(w, layer):
         out |= {"mlp.gate.weight": w["mlp.router.weight"],
                 "mlp.experts.gate_up_proj": w["mlp.experts.in.weight"].flatten(1, 2),
                 "mlp.experts.down_proj": w["mlp.experts.out.weight"]}
+        shared = "mlp.shared_expert"
+        if "mlp.router.correction" in w:
+            out["mlp.gate.e_score_correction_bias"] = w["mlp.router.correction"]
+            shared += "s"
+        elif "mlp.shared.in.weight" in w:
+            out["mlp.shared_expert_gate.weight"] = w["mlp.shared_expert_gate.weight"]
         if "mlp.shared.in.weight" in w:
-            out |= {"mlp.shared_expert_gate.weight": w["mlp.shared_expert_gate.weight"],
-                    "mlp.shared_expert.gate_proj.weight": w["mlp.shared.in.weight"][0],
-                    "mlp.shared_expert.up_proj.weight": w["mlp.shared.in.weight"][1],
-                    "mlp.shared_expert.down_proj.weight": w["mlp.shared.out.weight"]}
+            out |= {shared + ".gate_proj.weight": w["mlp.shared.in.weight"][0],
+                    shared + ".up_proj.weight": w["mlp.shared.in.weight"][1],
+                    shared + ".down_proj.weight": w["mlp.shared.out.weight"]}
     else:
         out |= {"mlp.gate_proj.weight": w["mlp.in.weight"][0],
                 "mlp.up_proj.weight": w["mlp.in.weight"][1],
@@ -333,14 +350,18 @@ class Run:
         self.model = transformers.AutoModelForCausalLM.from_config(config).to(dtype).train()
         self.family = family
         gpt_losses.shapes = lambda _: shapes(family, tied=config.tie_word_embeddings, **sizes)
-        self.weights = gpt_losses.initial_weights(None, dtype)
+        all_weights = gpt_losses.initial_weights(None, dtype)
+        self.fixed = {name: all_weights.pop(name).detach() for name in list(all_weights)
+                      if name.endswith(".correction")}
+        self.weights = all_weights
         names = {name for name, _ in self.model.named_parameters(remove_duplicate=False)}
-        given = set(to_library(family, self.weights))
+        names |= {name for name, _ in self.model.named_buffers() if "correction" in name}
+        given = set(self.tensors())
         assert names == given, f"{names ^ given} have no counterpart"
 
     def tensors(self):
         """Of the library's model, which computes with them."""
-        return to_library(self.family, self.weights)
+        return to_library(self.family, self.weights | self.fixed)
 
     def loss(self, inputs, targets):
         logits = torch.func.functional_call(
@@ -396,6 +417,9 @@ RUNS = {
                              shared=28, dense=[112])),
     "olmoe": (olmoe, "llama", dict(kv=2, head_dim=D, ffn=24, norms=2, biases=(False, False),
                                    qk_norm="joint", experts=4)),
+    "glm4_moe": (glm4_moe, "llama",
+                 dict(kv=2, head_dim=16, ffn=20, norms=2, biases=(True, False), qk_norm=True,
+                      experts=8, shared=40, dense=[112], sigmoid=True)),
     "qwen2_window": (qwen2_window, "llama",
                      dict(kv=2, head_dim=D, ffn=112, norms=2, biases=(True, False))),
     "gemma2": (gemma2, "gemma", dict(kv=2, head_dim=10, ffn=112, norms=2, biases=(False, False),

@@ -113,6 +113,15 @@ def olmoe():
         num_experts=4, num_experts_per_tok=2, pad_token_id=None))
 
 
+def glm4_moe():
+    rope = dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.7)
+    return transformers.Glm4MoeConfig(**llama_keys(
+        num_hidden_layers=3, num_key_value_heads=3, tie_word_embeddings=False, attention_bias=True,
+        use_qk_norm=True, moe_intermediate_size=10, n_routed_experts=8, num_experts_per_tok=3,
+        n_shared_experts=2, n_group=4, topk_group=2, routed_scaling_factor=2.5,
+        first_k_dense_replace=1, num_mtp_layers=0, rope_parameters=rope))
+
+
 def mistral_window():
     return transformers.MistralConfig(**llama_keys(
         num_key_value_heads=1, tie_word_embeddings=True, sliding_window=7))
@@ -165,6 +174,7 @@ MODELS = {  # format of the values, largest file
     qwen3_moe_dense: (torch.bfloat16, "1GB"),
     qwen2_moe: (torch.bfloat16, "20KB"),
     olmoe: (torch.float16, "1GB"),
+    glm4_moe: (torch.bfloat16, "20KB"),
     mistral_window: (torch.bfloat16, "1GB"),
     qwen2_window: (torch.float16, "1GB"),
     gemma2: (torch.bfloat16, "20KB"),
@@ -182,6 +192,16 @@ def randomise(model):
         norm = "norm" in name or "ln_" in name
         middle = 1.0 if norm and name.endswith("weight") else 0.0
         torch.nn.init.normal_(parameter, middle, 0.1 if parameter.dim() == 1 else 0.2)
+
+
+def narrow(model, dtype):
+    """Corrections of routers keep fp32, as in published files."""
+    routers = [module for module in model.modules() if hasattr(module, "e_score_correction_bias")]
+    corrections = [torch.randn_like(router.e_score_correction_bias) * 0.1 for router in routers]
+    model = model.to(dtype)
+    for router, correction in zip(routers, corrections):
+        router.e_score_correction_bias = correction
+    return model
 
 
 def losses(folder, tokens):
@@ -232,7 +252,7 @@ def main():
         model = transformers.AutoModelForCausalLM.from_config(make())
         with torch.no_grad():
             randomise(model)
-            model = model.to(dtype)
+            model = narrow(model, dtype)
             folder = FOLDER / make.__name__
             shutil.rmtree(folder, ignore_errors=True)
             model.save_pretrained(folder, max_shard_size=shard)

@@ -291,6 +291,45 @@ TEST(ConfigFile, ReadsSharedExpertsAndJointNorms) {
                  "'clip_qkv' must be null, found 8");
 }
 
+// GLM-4.5-Air: 106.9 billion parameters, of which a token meets 13.4, tables included.
+const std::string glm = R"({"architectures": ["Glm4MoeForCausalLM"], "attention_bias": true,
+  "attention_dropout": 0.0, "head_dim": 128, "hidden_act": "silu", "hidden_size": 4096,
+  "partial_rotary_factor": 0.5, "initializer_range": 0.02, "intermediate_size": 10944,
+  "max_position_embeddings": 131072, "model_type": "glm4_moe", "moe_intermediate_size": 1408,
+  "norm_topk_prob": true, "num_attention_heads": 96, "n_group": 1, "topk_group": 1,
+  "n_routed_experts": 128, "n_shared_experts": 1, "routed_scaling_factor": 1.0,
+  "num_experts_per_tok": 8, "first_k_dense_replace": 1, "num_hidden_layers": 46,
+  "num_key_value_heads": 8, "num_nextn_predict_layers": 1, "rms_norm_eps": 1e-05,
+  "rope_scaling": null, "rope_theta": 1000000, "tie_word_embeddings": false,
+  "use_qk_norm": false, "vocab_size": 151552})";
+
+TEST(ConfigFile, ReadsGlm) {
+  const Config air = fp32(read(glm, of_length(4096)));
+  EXPECT_EQ(num_parameters(air), 106'852'251'264);
+  EXPECT_NEAR(double(num_active_parameters(air)), 13.42e9, 0.01e9);
+  EXPECT_EQ(air.router, RouterKind::sigmoid);
+  EXPECT_EQ(air.rotary_dim(), 64);
+  EXPECT_TRUE(air.qkv_bias && !air.qk_norm && air.normalize_topk && !air.shared_expert_gate);
+  EXPECT_EQ(std::tuple(air.num_experts, air.experts_per_token, air.expert_ffn_size,
+                       air.shared_expert_ffn_size, air.first_dense_layers),
+            std::tuple(128, 8, 1408, 1408, 1));
+  EXPECT_NE(warnings(glm, of_length(4096)).find("'num_nextn_predict_layers' = 1: weights behind"),
+            std::string::npos);
+  std::string large = with(glm, "\"n_shared_experts\": 1", "\"n_shared_experts\": 2");
+  large = with(large, "\"n_group\": 1, \"topk_group\": 1", "\"n_group\": 8, \"topk_group\": 4");
+  large = with(large, "\"routed_scaling_factor\": 1.0", "\"routed_scaling_factor\": 2.5");
+  large = with(large, "\"use_qk_norm\": false", "\"use_qk_norm\": true");
+  large = with(large, "\"num_nextn_predict_layers\": 1", "\"num_nextn_predict_layers\": 0");
+  const Config grouped = fp32(read(large, of_length(64)));
+  EXPECT_EQ(std::tuple(grouped.shared_expert_ffn_size, grouped.expert_groups,
+                       grouped.groups_per_token, grouped.routed_scale, grouped.qk_norm),
+            std::tuple(2816, 8, 4, 2.5, true));
+  EXPECT_NE(text(grouped).find("router=sigmoid/8/4 routed_scale=2.5"), std::string::npos);
+  EXPECT_EQ(warnings(large, of_length(64)), "");
+  expect_refused(with(large, "\"n_group\": 8", "\"n_group\": 3"),
+                 "expert_groups = 3 must divide num_experts = 128", of_length(64));
+}
+
 TEST(ConfigFile, RefusesMixturesOfAnotherKind) {
   const std::string layers = "'decoder_sparse_step' must be 1 and 'mlp_only_layers' 0, 1, ...";
   for (const char* list : {"[1]", "[1, 0]", "[0, 0]", "0", "{\"0\": 0}"})
@@ -373,7 +412,7 @@ TEST(ConfigFile, RefusesWhatDoesNotRun) {
                  "architecture \"BertModel\" is not supported. Supported: GPT2LMHeadModel, "
                  "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, "
                  "MixtralForCausalLM, Qwen3MoeForCausalLM, Qwen2MoeForCausalLM, "
-                 "OlmoeForCausalLM, FalconForCausalLM, "
+                 "OlmoeForCausalLM, Glm4MoeForCausalLM, FalconForCausalLM, "
                  "GPTNeoXForCausalLM, Gemma2ForCausalLM, Gemma3ForCausalLM");
   expect_refused(gpt2, "'resid_pdrop' is 0.1, but training here has no dropout: say dropout = 0");
   expect_refused(with(falcon, "\"alibi\": false", "\"alibi\": true"), "it has ALiBi positions");

@@ -182,10 +182,10 @@ TEST_P(Pretrained, SaysInWhatFormatItsValuesAre) {
 INSTANTIATE_TEST_SUITE_P(HuggingFace, Pretrained,
                          testing::Values("gpt2", "llama_grouped", "llama_tied", "mistral", "qwen2",
                                          "qwen3", "mixtral", "qwen3_moe", "qwen3_moe_dense",
-                                         "qwen2_moe", "olmoe", "mistral_window", "qwen2_window",
-                                         "gemma2", "gemma3", "neox", "neox_sequential",
-                                         "falcon_one_key_head", "falcon_many_key_heads",
-                                         "falcon_grouped"),
+                                         "qwen2_moe", "olmoe", "glm4_moe", "mistral_window",
+                                         "qwen2_window", "gemma2", "gemma3", "neox",
+                                         "neox_sequential", "falcon_one_key_head",
+                                         "falcon_many_key_heads", "falcon_grouped"),
                          [](const auto& info) { return std::string(info.param); });
 
 // --- weights in 4 bits ---------------------------------------------------------------------------
@@ -624,8 +624,32 @@ TEST_F(ModelFiles, MayHaveStackedExperts) {
     EXPECT_NE(said.find("has shape ["), std::string::npos) << said;
   };
   check("mixtral", "block_sparse_moe.", {"w1", "w3", "w2"});
-  for (const char* name : {"qwen3_moe", "qwen3_moe_dense", "qwen2_moe", "olmoe"})
+  for (const char* name : {"qwen3_moe", "qwen3_moe_dense", "qwen2_moe", "olmoe", "glm4_moe"})
     check(name, "mlp.", {"gate_proj", "up_proj", "down_proj"});
+}
+
+// The Transformers library leaves out layers that predict later tokens, too.
+TEST_F(ModelFiles, MayHaveLayersForLaterTokens) {
+  const model::Config model = config_of(models / "glm4_moe");
+  std::map<std::string, test::RawTensor> tensors = raw_tensors(models / "glm4_moe");
+  const auto add = [&](const std::string& name) {
+    tensors[name] = {name, "F32", {2}, std::string(8, '\0')};
+  };
+  const auto written = [&] {
+    std::vector<test::RawTensor> all;
+    for (const auto& [name, tensor] : tensors) all.push_back(tensor);
+    test::put(folder / "model.safetensors", test::safetensors(all));
+  };
+  add("model.layers.3.eh_proj.weight");
+  add("model.layers.3.mlp.gate.e_score_correction_bias");
+  add("model.layers.3.embed_tokens.weight");
+  written();
+  EXPECT_NO_THROW(PretrainedWeights(folder.path(), model));
+  add("model.layers.4.enorm.weight");
+  written();
+  const std::string said = test::refusal([&] { PretrainedWeights(folder.path(), model); });
+  EXPECT_NE(said.find("has no place for: \"model.layers.4.enorm.weight\""), std::string::npos)
+      << said;
 }
 
 TEST_F(ModelFiles, OtherShapesAreNamed) {

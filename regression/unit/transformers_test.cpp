@@ -19,8 +19,8 @@ TEST_P(Families, TwentyStepsAreThoseOfTransformers) { expect_its_training(3e-6, 
 INSTANTIATE_TEST_SUITE_P(Transformers, Families,
                          ::testing::Values("gpt2", "llama_grouped", "llama_tied", "qwen2", "qwen3",
                                            "mistral", "mixtral", "qwen3_moe", "qwen2_moe",
-                                           "qwen2_moe_dense", "olmoe", "qwen2_window", "gemma2",
-                                           "gemma3", "neox", "neox_sequential",
+                                           "qwen2_moe_dense", "olmoe", "glm4_moe", "qwen2_window",
+                                           "gemma2", "gemma3", "neox", "neox_sequential",
                                            "falcon_one_key_head", "falcon_grouped"),
                          [](const auto& info) { return std::string(info.param); });
 

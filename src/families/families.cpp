@@ -93,7 +93,8 @@ TensorNames::Map expert_tensors() {
           {"mlp.experts.out", {"mlp.experts.*.down_proj"}}};
 }
 
-/// Llama, Mistral, Qwen 2 and 3, OLMoE: rotary positions, RMS norms, SwiGLU; attention, then MLP.
+/// Llama, Mistral, Qwen 2 and 3, OLMoE, GLM-4.5: rotary positions, RMS norms, SwiGLU; attention,
+/// then MLP.
 Family llama() {
   const std::string biases = ": a llama's only biases here are those of queries, keys and values";
   const Limit one_theta{Kind::one_rope_theta, "its layers have one base of rotary angles"};
@@ -298,6 +299,51 @@ Family llama() {
     one.limits = {{Kind::heads_fill_hidden, "OLMoE has head_dim = hidden_size / num_heads"},
                   {Kind::no_window, "OLMoE has no windows"},
                   {Kind::no_qkv_bias, "OLMoE has no biases"},
+                  one_theta};
+  }
+  {
+    Architecture& one = made.architectures.emplace_back();
+    one.name = "Glm4MoeForCausalLM";
+    one.model_type = "glm4_moe";
+    one.class_keys = R"({
+             "attention_bias": false, "attention_dropout": 0.0, "first_k_dense_replace": 1,
+             "head_dim": null, "hidden_act": "silu", "hidden_size": 4096,
+             "initializer_range": 0.02, "intermediate_size": 10944,
+             "max_position_embeddings": 131072, "moe_intermediate_size": 1408, "n_group": 1,
+             "n_routed_experts": 128, "n_shared_experts": 1, "norm_topk_prob": true,
+             "num_attention_heads": 96, "num_experts_per_tok": 8, "num_hidden_layers": 46,
+             "num_key_value_heads": 8, "num_nextn_predict_layers": 1,
+             "original_max_position_embeddings": null, "output_router_logits": false,
+             "partial_rotary_factor": 0.5, "rms_norm_eps": 1e-05, "rope_parameters": null,
+             "rope_scaling": null, "rope_theta": 10000.0, "routed_scaling_factor": 1.0,
+             "tie_word_embeddings": false, "topk_group": 1, "use_qk_norm": false,
+             "vocab_size": 151552
+           })";
+    one.keys.num_experts = "n_routed_experts";
+    one.keys.expert_ffn_size = "moe_intermediate_size";
+    one.keys.first_dense_layers = "first_k_dense_replace";
+    one.keys.shared_experts = "n_shared_experts";
+    one.keys.normalize_topk = "norm_topk_prob";
+    one.keys.routed_scale = "routed_scaling_factor";
+    one.keys.expert_groups = "n_group";
+    one.keys.groups_per_token = "topk_group";
+    one.keys.qkv_bias = "attention_bias";
+    one.keys.qk_norm = "use_qk_norm";
+    one.keys.rotary_share = "partial_rotary_factor";
+    one.experts = true;
+    one.shared_expert = true;
+    one.sigmoid_router = true;
+    one.extra_layers = "num_nextn_predict_layers";
+    one.tensors = expert_tensors();
+    one.tensors.insert(
+        {{"mlp.router.correction", {"mlp.gate.e_score_correction_bias"}},
+         {"mlp.shared.in", {"mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj"}},
+         {"mlp.shared.gate", {"mlp.shared_experts.gate_proj"}},
+         {"mlp.shared.up", {"mlp.shared_experts.up_proj"}},
+         {"mlp.shared.out", {"mlp.shared_experts.down_proj"}}});
+    one.limits = {{Kind::equal_shared_experts,
+                   "shared experts of GLM-4.5 have no gate and the width of routed ones"},
+                  {Kind::no_window, "GLM-4.5 has no windows"},
                   one_theta};
   }
   return made;

@@ -186,6 +186,10 @@ class ConfigWriter {
       config_[names_.groups_per_token] = model_.groups_per_token;
     }
     if (!names_.normalize_topk.empty()) config_[names_.normalize_topk] = model_.normalize_topk;
+    if (const std::string& dense = names_.first_dense_layers; !dense.empty()) {
+      config_[dense] = model_.first_dense_layers;
+      return;
+    }
     const bool some_dense = reads("mlp_only_layers");
     needs(some_dense || model_.first_dense_layers == 0, "all layers of a {} have experts",
           architecture_.model_type);

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <initializer_list>
 #include <map>
@@ -14,6 +15,7 @@
 #include "base/error.hpp"
 #include "deck/json.hpp"
 #include "four_bits.hpp"
+#include "hugging_face_config.hpp"
 #include "hugging_face_layout.hpp"
 #include "interop/hugging_face.hpp"
 #include "peft.hpp"
@@ -127,6 +129,7 @@ struct PretrainedWeights::Impl {
   const TensorFile& file_of(const std::string& tensor) const { return *places.at(tensor); }
   Dtype dtype_of(const std::string& tensor) const;
   void find_codes();
+  void find_extra_layers(const model::Config& config);
   void read(const std::string& tensor, std::int64_t first, std::span<float> values) const;
   void read_rows(const Placed& placed, std::int64_t row, std::int64_t rows, std::int64_t column,
                  std::int64_t columns, std::span<float> values) const;
@@ -141,6 +144,7 @@ struct PretrainedWeights::Impl {
   std::map<std::string, const Placed*> parameters;
   std::map<std::string, FourBitTensor> codes;  ///< tensors in 4 bits, by their names there
   std::string prefix, head;                    ///< in the files, of the layout's
+  std::set<std::string> extra_layers;          ///< what names of tensors of these begin with
   bool has_spare_head = false;  ///< files may have the head of a tied table, which is not read
   const char *noun = "model", *another = "config.json and [model] describe another model";
   const char* without_head = "with tied_head = true the head is the token table";
@@ -167,6 +171,7 @@ PretrainedWeights::Impl::Impl(const fs::path& directory, const model::Config& co
         hugging_face_layout(config, stacked ? ExpertTensors::stacked : ExpertTensors::separate);
     find_names();
     find_codes();
+    find_extra_layers(config);
   }
   for (const Placed& placed : layout.parameters) parameters[placed.parameter.name] = &placed;
   check_tensors();
@@ -242,6 +247,18 @@ void PretrainedWeights::Impl::find_codes() {
   }
 }
 
+/// Finds layers behind the model's that predict later tokens: they project two tokens to one.
+void PretrainedWeights::Impl::find_extra_layers(const model::Config& config) {
+  if (architecture(config).extra_layers.empty()) return;
+  constexpr std::string_view projection = "eh_proj.weight";
+  const std::string layers = prefix + config.family->tensors.layers;
+  for (const auto& [tensor, file] : places) {
+    if (!tensor.starts_with(layers) || !tensor.ends_with(projection)) continue;
+    const std::string layer = tensor.substr(0, tensor.size() - projection.size());
+    if (std::atoi(layer.c_str() + layers.size()) >= config.num_layers) extra_layers.insert(layer);
+  }
+}
+
 Dtype PretrainedWeights::Impl::dtype_of(const std::string& tensor) const {
   const auto found = codes.find(tensor);
   return found == codes.end() ? file_of(tensor).dtype(tensor) : found->second.dtype();
@@ -259,9 +276,13 @@ void PretrainedWeights::Impl::check_tensors() const {
     const auto behind = codes.upper_bound(tensor);  // names that begin like it come before
     return behind != codes.begin() && is_part_of_codes(tensor, std::prev(behind)->first);
   };
+  const auto is_extra = [&](const std::string& tensor) {
+    return std::ranges::any_of(extra_layers,
+                               [&](const std::string& layer) { return tensor.starts_with(layer); });
+  };
   for (const auto& [tensor, file] : places)
-    if (!known.contains(tensor) && !is_buffer(tensor) && !(has_spare_head && tensor == head) &&
-        !is_part(tensor))
+    if (!known.contains(tensor) && !is_extra(tensor) && !is_buffer(tensor) &&
+        !(has_spare_head && tensor == head) && !is_part(tensor))
       extra.push_back(tensor);
   require(missing.empty(), Failure::input,
           "{}: lacks {} of the {}: {}{}: a file is missing, or {}{}", name,

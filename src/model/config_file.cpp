@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <set>
 #include <string>
@@ -437,7 +438,39 @@ void set_biases(ConfigFile& file, KeyWriter& out, const Kind& kind) {
   out.set("linear_bias", &Keys::linear_bias, key.empty() ? kind.family.biased : all, from);
 }
 
-void set_experts(ConfigFile& file, KeyWriter& out, const ConfigKeys& names) {
+/// Sets the width of shared experts, which are one expert of their widths together.
+void set_shared_expert(ConfigFile& file, KeyWriter& out, const ConfigKeys& names) {
+  if (const std::string& width = names.shared_expert_ffn_size; !width.empty()) {
+    out.set("shared_expert_ffn_size", &Keys::shared_expert_ffn_size, file.size(width), width);
+    out.set("shared_expert_gate", &Keys::shared_expert_gate, true, "architectures");
+  }
+  const std::string& number = names.shared_experts;
+  if (number.empty()) return;
+  const int count = file.size(number);
+  const std::int64_t width = std::int64_t{out.keys().expert_ffn_size} * count;
+  file.needs(width <= std::numeric_limits<int>::max(), "'{}' = {} is too large", number, count);
+  out.set("shared_expert_ffn_size", &Keys::shared_expert_ffn_size, int(width), number);
+}
+
+void set_router(ConfigFile& file, KeyWriter& out, const Architecture& architecture) {
+  const ConfigKeys& names = architecture.keys;
+  const std::string kind = architecture.sigmoid_router ? "sigmoid" : "softmax";
+  out.set("router", &Keys::router, kind, "architectures");
+  if (!names.normalize_topk.empty())
+    out.set("normalize_topk", &Keys::normalize_topk, file.truth(names.normalize_topk),
+            names.normalize_topk);
+  if (!names.routed_scale.empty())
+    out.set("routed_scale", &Keys::routed_scale, file.number(names.routed_scale),
+            names.routed_scale);
+  if (names.expert_groups.empty()) return;
+  out.set("expert_groups", &Keys::expert_groups, file.size(names.expert_groups),
+          names.expert_groups);
+  out.set("groups_per_token", &Keys::groups_per_token, file.size(names.groups_per_token),
+          names.groups_per_token);
+}
+
+void set_experts(ConfigFile& file, KeyWriter& out, const Architecture& architecture) {
+  const ConfigKeys& names = architecture.keys;
   if (names.num_experts.empty()) return;
   const std::string newer = "num_local_experts";  // newer versions of the library write it
   const std::string& count = file.has(newer) ? newer : names.num_experts;
@@ -447,13 +480,8 @@ void set_experts(ConfigFile& file, KeyWriter& out, const ConfigKeys& names) {
   if (!names.expert_ffn_size.empty())
     out.set("expert_ffn_size", &Keys::expert_ffn_size, file.size(names.expert_ffn_size),
             names.expert_ffn_size);
-  if (const std::string& shared = names.shared_expert_ffn_size; !shared.empty()) {
-    out.set("shared_expert_ffn_size", &Keys::shared_expert_ffn_size, file.size(shared), shared);
-    out.set("shared_expert_gate", &Keys::shared_expert_gate, true, "architectures");
-  }
-  if (!names.normalize_topk.empty())
-    out.set("normalize_topk", &Keys::normalize_topk, file.truth(names.normalize_topk),
-            names.normalize_topk);
+  set_shared_expert(file, out, names);
+  set_router(file, out, architecture);
   const double coefficient = file.number_if("router_aux_loss_coef").value_or(0.0);
   if (file.truth("output_router_logits") && coefficient > 0.0 && !out.given("balance_loss"))
     log::warn(
@@ -461,6 +489,8 @@ void set_experts(ConfigFile& file, KeyWriter& out, const ConfigKeys& names) {
         "model.balance_loss = {:.3g}, which takes them apart, is about as strong",
         file.path(), coefficient,
         coefficient * out.keys().experts_per_token / std::max(1, out.keys().num_layers));
+  if (const std::string& dense = names.first_dense_layers; !dense.empty())
+    out.set("first_dense_layers", &Keys::first_dense_layers, file.size(dense, 0), dense);
   if (!file.reads("mlp_only_layers")) return;
   const json* dense = file.find("mlp_only_layers");
   json first = json::array();  // as many
@@ -500,8 +530,11 @@ void read(ConfigFile& file, KeyWriter& out, const Kind& kind) {
     out.set("parallel_residual", &Keys::parallel_residual, file.truth(names.parallel_residual),
             names.parallel_residual);
   set_biases(file, out, kind);
-  set_experts(file, out, names);
-  out.set("qk_norm", &Keys::qk_norm, architecture.qk_norm, "architectures");
+  set_experts(file, out, architecture);
+  if (const std::string& own = names.qk_norm; !own.empty())
+    out.set("qk_norm", &Keys::qk_norm, file.truth(own), own);
+  else
+    out.set("qk_norm", &Keys::qk_norm, architecture.qk_norm, "architectures");
   out.set("qk_norm_joint", &Keys::qk_norm_joint, architecture.joint_qk_norm, "architectures");
   set_scores(file, out, names);
   refuse_activation(file, names.activation, families::activation_names(family.mlp));
@@ -511,6 +544,12 @@ void read(ConfigFile& file, KeyWriter& out, const Kind& kind) {
     file.needs(value == nullptr, "'{}' must be null, found {}", key,
                value == nullptr ? "" : deck::describe_json(*value));
   }
+  if (const std::string& key = architecture.extra_layers; !key.empty())
+    if (const int layers = file.size_if(key, 0).value_or(0); layers > 0)
+      log::warn(
+          "{}: '{}' = {}: weights behind the last layer, which predict later tokens, are left out, "
+          "as in the Transformers library",
+          file.path(), key, layers);
   for (const families::FixedKey& one : architecture.fixed)
     file.needs(file.truth(one.key) == one.value, "'{}' must be {}{}", one.key, one.value,
                one.reason);
