@@ -116,6 +116,11 @@ TEST_F(Megatron, SaysTheExperts) {
   EXPECT_NE(refusal().find("normalize_topk"), std::string::npos);
   model.normalize_topk = false;
   EXPECT_EQ(value("--moe-router-pre-softmax"), "");
+  model.routed_scale = 2.5;
+  EXPECT_NE(refusal().find("routed_scale"), std::string::npos);
+  model.routed_scale = 1.0;
+  model.router = model::RouterKind::sigmoid;
+  EXPECT_NE(refusal().find("router = \"sigmoid\""), std::string::npos);
 }
 
 TEST_F(Megatron, SaysThePlan) {

@@ -158,7 +158,7 @@ class DeckText {
           "--moe-router-load-balancing-type {:.80}: Brume balances experts by seq_aux_loss or none",
           balancing);
     if (const auto score = given_.text("moe-router-score-function"); score && score != "softmax")
-      given_.refuse("--moe-router-score-function {:.80}: Brume has softmax", *score);
+      given_.refuse("--moe-router-score-function {:.80}: Brume reads softmax only", *score);
     add_dense_layers();
     if (given_.text("moe-router-dtype") != "fp32")
       notes_.push_back("--moe-router-dtype: a router computes in fp32 in Brume");
