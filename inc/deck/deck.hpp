@@ -11,11 +11,17 @@ namespace brume::deck {
 
 /// How rotary angles are stretched for sequences longer than those of an earlier training.
 struct RopeScalingKeys {
-  std::string kind = "none";  ///< none | linear | llama3
+  std::string kind = "none";  ///< none | linear | llama3 | yarn
   double factor = 1.0;
-  double low_freq_factor = 1.0;  ///< llama3 only, like the next two
+  double low_freq_factor = 1.0;  ///< llama3 only, like the next one
   double high_freq_factor = 4.0;
-  int original_seq_len = 8192;
+  int original_seq_len = 8192;  ///< llama3 and yarn only
+  double beta_fast = 32.0;      ///< yarn only, like all that follow
+  double beta_slow = 1.0;
+  bool truncate = true;
+  double attention_factor = 0.0;  ///< 0: by factor and the two scales
+  double mscale = 0.0;            ///< 0: not given, like the next one
+  double mscale_all_dim = 0.0;
 };
 
 /// Parameters that are updated in a way of their own.

@@ -8,10 +8,12 @@
 
 namespace brume::kernels {
 
-/// Cosines and sines of all angles, [T, R]: row t holds cos(t f_i), then sin(t f_i).
+/// Cosines and sines of all angles, [T, R]: row t holds m cos(t f_i), then m sin(t f_i).
 ///
 /// @param frequencies  f, [R / 2]
-std::vector<float> rope_table(const std::vector<double>& frequencies, int seq_len);
+/// @param magnitude    m, by which features grow besides their turn
+std::vector<float> rope_table(const std::vector<double>& frequencies, int seq_len,
+                              double magnitude = 1.0);
 
 /// Turns features i and i + R/2 of every head by the angle of the token's place t in its document,
 /// n mod T where that is the sequence:

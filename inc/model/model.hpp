@@ -42,12 +42,23 @@ struct Parameter;
 
 /// How rotary angles are stretched for sequences longer than those of an earlier training.
 struct RopeScaling {
-  enum class Kind { none, linear, llama3 };
+  enum class Kind { none, linear, llama3, yarn };
   Kind kind = Kind::none;
-  double factor = 1.0;            ///< linear: of all frequencies; llama3: of the low ones
+  double factor = 1.0;            ///< linear: of all frequencies; llama3, yarn: of the low ones
   double low_freq_factor = 1.0;   ///< llama3: turns within original_seq_len below which a frequency
   double high_freq_factor = 4.0;  ///< is divided whole, above which it is left alone
   int original_seq_len = 8192;
+  double beta_fast = 32.0;        ///< yarn: turns above which a frequency is left alone
+  double beta_slow = 1.0;         ///< and below which it is divided
+  bool truncate = true;           ///< yarn: both ends of that range are whole numbers of pairs
+  double attention_factor = 0.0;  ///< yarn: of cosines and sines; 0: by the numbers below
+  double mscale = 0.0, mscale_all_dim = 0.0;  ///< yarn; 0: not given
+
+  /// Factor of cosines and sines, 1 but for yarn:
+  ///
+  ///   attention_factor, or m(mscale) / m(mscale_all_dim) where both are given, or m(1), with
+  ///   m(s) = 1 + 0.1 s ln(factor)
+  double magnitude() const;
 };
 
 /// Trained terms of low rank, added to frozen linear layers: y = W x + scale B A x.
@@ -235,10 +246,14 @@ std::string text(const Config& config);
 ///
 ///   f_i = theta^(-2 i / R);  linear: f_i / factor;  llama3: as linear where f_i makes fewer than
 ///   low_freq_factor turns in original_seq_len, f_i where more than high_freq_factor, between them
-///   mixed linearly in the turns
+///   mixed linearly in the turns;  yarn: as linear from the pair with beta_slow turns on, f_i up to
+///   the pair with beta_fast turns, between them mixed linearly in i
 ///
-/// @source  Su et al. 2021, eq. (15); Chen et al. 2023; Llama 3 model card, reference code
+/// @source  Su et al. 2021, eq. (15); Chen et al. 2023; Llama 3 model card, reference code; Peng et
+///          al. 2023 (YaRN), eq. (18) to (22), as Transformers 5 computes it
 std::vector<double> rope_frequencies(const Config& config, LayerKind kind = {});
+/// The factor of cosines and sines of a layer of this kind.
+double rope_magnitude(const Config& config, LayerKind kind = {});
 
 /// The linear layers of a layer that may have an adapter, cut as the family's files cut them: a
 /// fused product has several of them, for example queries, keys and values.

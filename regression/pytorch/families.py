@@ -56,6 +56,15 @@ def llama_tied():
         architectures=["LlamaForCausalLM"]))
 
 
+def llama_yarn():
+    # 24 tokens are 1 turn of an angle between the first two.
+    rope = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, beta_fast=2.0, beta_slow=0.25,
+                truncate=False, original_max_position_embeddings=6)
+    return transformers.LlamaConfig(**llama_keys(
+        num_key_value_heads=2, tie_word_embeddings=False, rope_parameters=rope,
+        architectures=["LlamaForCausalLM"]))
+
+
 def qwen2():
     return transformers.Qwen2Config(**llama_keys(
         num_key_value_heads=2, tie_word_embeddings=True, architectures=["Qwen2ForCausalLM"]))
@@ -395,6 +404,8 @@ RUNS = {
     "gpt2": (gpt2, "gpt", dict(kv=H, head_dim=D, ffn=4 * C, norms=2, biases=(True, True))),
     "llama_grouped": (llama_grouped, "llama",
                       dict(kv=2, head_dim=D, ffn=112, norms=2, biases=(False, False))),
+    "llama_yarn": (llama_yarn, "llama",
+                   dict(kv=2, head_dim=D, ffn=112, norms=2, biases=(False, False))),
     "llama_tied": (llama_tied, "llama",
                    dict(kv=4, head_dim=16, ffn=112, norms=2, biases=(False, False))),
     "qwen2": (qwen2, "llama", dict(kv=2, head_dim=D, ffn=112, norms=2, biases=(True, False))),

@@ -426,7 +426,8 @@ TEST(ConfigFile, RefusesWhatDoesNotRun) {
   expect_refused(with(llama, "\"attention_bias\": false", "\"attention_bias\": true"),
                  "'attention_bias' must be false");
   expect_refused(with(llama, "\"silu\"", "\"gelu\""), "'hidden_act' must be silu or swish");
-  expect_refused(with(llama, "\"llama3\"", "\"yarn\""), "'rope_type' must be default, linear");
+  expect_refused(with(llama, "\"llama3\"", "\"longrope\""),
+                 "'rope_type' must be default, linear, llama3 or yarn, found \"longrope\"");
   expect_refused(with(llama, "\"num_key_value_heads\": 8", "\"num_key_value_heads\": 5"),
                  "num_kv_heads = 5 must divide num_heads = 32");
   expect_refused(with(llama, "4096,", "\"wide\","), "'hidden_size' must be a whole number");
@@ -522,6 +523,42 @@ TEST(ConfigFile, ReadsRotaryAnglesAsTheLibraryDoes) {
                  "'rope_theta' must be a number, found null");
   expect_refused(R"({"model_type": "llama", "rope_parameters": {"full_attention": {}}})",
                  "'full_attention' must be a number or a word");
+}
+
+TEST(ConfigFile, ReadsYarnAsTheLibraryDoes) {
+  const auto rope = [](const std::string& keys, const char* table = "rope_scaling") {
+    return fp32(read(R"({"model_type": "llama", "max_position_embeddings": 4096, ")" +
+                         std::string(table) + R"(": {"rope_type": "yarn", )" + keys + "}}",
+                     of_length(64)))
+        .rope_scaling;
+  };
+  const RopeScaling plain = rope(R"("factor": 4.0, "original_max_position_embeddings": 512)");
+  EXPECT_EQ(std::tuple(plain.kind, plain.factor, plain.original_seq_len, plain.beta_fast,
+                       plain.beta_slow, plain.truncate, plain.attention_factor),
+            std::tuple(RopeScaling::Kind::yarn, 4.0, 512, 32.0, 1.0, true, 0.0));
+  for (const char* table : {"rope_scaling", "rope_parameters"}) {
+    const RopeScaling all = rope(R"("factor": 8.0, "original_max_position_embeddings": 64,
+      "beta_fast": 16, "beta_slow": 2, "truncate": false, "attention_factor": 1.5, "mscale": 0.7,
+      "mscale_all_dim": 0.9)",
+                                 table);
+    EXPECT_EQ(std::tuple(all.factor, all.original_seq_len, all.beta_fast, all.beta_slow,
+                         all.truncate, all.attention_factor, all.mscale, all.mscale_all_dim),
+              std::tuple(8.0, 64, 16.0, 2.0, false, 1.5, 0.7, 0.9));
+  }
+  EXPECT_EQ(rope(R"("factor": null, "original_max_position_embeddings": 256)").factor, 16.0);
+  EXPECT_EQ(rope(R"("factor": 2.0)").original_seq_len, 4096);
+  EXPECT_EQ(rope(R"("factor": 2.0, "beta_fast": null, "mscale": 0)").beta_fast, 32.0);
+  const auto refused = [](const std::string& keys, const std::string& said) {
+    expect_refused(
+        R"({"model_type": "llama", "rope_scaling": {"rope_type": "yarn", )" + keys + "}}", said);
+  };
+  refused(R"("factor": 2.0, "attention_factor": 0)", "'attention_factor' must be above 0");
+  refused(R"("factor": 0.5)", "'rope_scaling.factor' must be a number in 1..1000000, found 0.5");
+  refused(R"("factor": 2.0, "beta_fast": 1, "beta_slow": 3)",
+          "rope_scaling.beta_slow = 3 must be at most beta_fast = 1");
+  expect_refused(R"({"model_type": "gemma3_text", "rope_parameters": {"full_attention":
+                   {"rope_type": "yarn", "factor": 2.0, "truncate": false}}})",
+                 "'truncate' must be true: the Transformers library does not read it here");
 }
 
 TEST(ConfigFile, IsMissed) {

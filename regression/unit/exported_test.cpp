@@ -72,6 +72,16 @@ Config random_config(std::mt19937& random) {
                       .factor = 8.0,
                       .high_freq_factor = 3.0,
                       .original_seq_len = 7};
+  if (one_in(3))
+    m.rope_scaling = {.kind = model::RopeScaling::Kind::yarn,
+                      .factor = 4.0,
+                      .original_seq_len = 9,
+                      .beta_fast = one_in(2) ? 2.0 : 32.0,
+                      .beta_slow = 0.5,
+                      .truncate = one_in(2),
+                      .attention_factor = one_in(2) ? 1.5 : 0.0,
+                      .mscale = one_in(2) ? 0.8 : 0.0,
+                      .mscale_all_dim = 0.9};
   return m;
 }
 

@@ -306,6 +306,58 @@ TEST(Model, RotaryFrequenciesAreStretched) {
   EXPECT_NEAR(mixed[22], plain[22] * (kept + (1.0 - kept) / 8.0), 1e-15);
 }
 
+// By ROPE_INIT_FUNCTIONS["yarn"] of transformers 5.24.0, for heads of 16 features.
+TEST(Model, RotaryFrequenciesOfYarnAreThoseOfTransformers) {
+  struct Case {
+    double theta;
+    RopeScaling scaling;
+    std::vector<double> frequencies;
+    double magnitude;
+  };
+  const auto yarn = RopeScaling::Kind::yarn;
+  const std::vector<Case> cases{
+      {150000.0,
+       {.kind = yarn, .factor = 32.0, .original_seq_len = 4096, .truncate = false},
+       {1.0, 0.225418001, 0.0508132726, 0.00679495931, 0.000456483918, 1.8188337e-05,
+        4.09997847e-06, 9.24208962e-07},
+       1.3465735902799727},
+      {10000.0,
+       {.kind = yarn, .factor = 4.0, .original_seq_len = 512},
+       {1.0, 0.25693506, 0.0625, 0.0138349654, 0.00249999994, 0.000790569466, 0.000250000012,
+        7.90569466e-05},
+       1.138629436111989},
+      {10000.0,
+       {.kind = yarn,
+        .factor = 40.0,
+        .original_seq_len = 4096,
+        .mscale = 1.0,
+        .mscale_all_dim = 0.707},
+       {1.0, 0.316227764, 0.100000001, 0.0239147246, 0.00512499968, 0.000849862176, 2.49999994e-05,
+        7.90569447e-06},
+       1.0857263992561355},
+      {500.0,
+       {.kind = yarn,
+        .factor = 8.0,
+        .original_seq_len = 16,
+        .beta_fast = 4.0,
+        .beta_slow = 0.5,
+        .attention_factor = 1.25},
+       {1.0, 0.325736493, 0.0881142616, 0.0121561559, 0.00559017016, 0.0025707141, 0.00118217699,
+        0.000543639821},
+       1.25}};
+  Config m = other_families().front();
+  m.head_size = 16;
+  for (const Case& one : cases) {
+    m.rope_theta = one.theta;
+    m.rope_scaling = one.scaling;
+    const std::vector<double> found = rope_frequencies(m);
+    ASSERT_EQ(found.size(), one.frequencies.size());
+    for (std::size_t i = 0; i < found.size(); ++i)
+      EXPECT_NEAR(found[i], one.frequencies[i], 3e-7 * found[i]) << text(m) << " " << i;
+    EXPECT_NEAR(rope_magnitude(m), one.magnitude, 1e-15) << text(m);
+  }
+}
+
 TEST(Model, UntiedHeadHasATableOfItsOwn) {
   EXPECT_EQ(num_parameters(small(false)) - num_parameters(small(true)), 37 * 24);
 }

@@ -107,8 +107,10 @@ TEST_F(TorchTitan, ItsModelsAreThoseOfThePlan) {
   EXPECT_FALSE(says("rope"));
   model.rope_scaling.factor = 32.0;
   EXPECT_TRUE(says("        rope.scaling = \"llama\"\n        rope.scaling_factor = 32\n"));
-  model.rope_scaling.kind = model::RopeScaling::Kind::linear;
-  EXPECT_NE(refusal().find("linear scaling of rotary angles"), std::string::npos);
+  for (const auto kind : {model::RopeScaling::Kind::linear, model::RopeScaling::Kind::yarn}) {
+    model.rope_scaling.kind = kind;
+    EXPECT_NE(refusal().find("linear or yarn scaling of rotary angles"), std::string::npos);
+  }
   model.rope_scaling = {};
   model.rotary_size = 64;
   EXPECT_NE(refusal().find("a part of a head"), std::string::npos);

@@ -88,8 +88,8 @@ SegmentTasks<Storage>::SegmentTasks(const plan::Plan& plan, const model::Config&
   }
   if (!model.rotary()) return;
   for (const auto& [kind, layers] : model::layer_counts(model)) {
-    const std::vector<float> table =
-        kernels::rope_table(model::rope_frequencies(model, kind), model.seq_len);
+    const std::vector<float> table = kernels::rope_table(
+        model::rope_frequencies(model, kind), model.seq_len, model::rope_magnitude(model, kind));
     device::Memory& angles =
         lists_.at(model::segment_kinds(model, model::BlockKind::layer, kind).front()).angles;
     angles = device::Memory(std::int64_t(table.size() * sizeof(float)));

@@ -207,20 +207,42 @@ class ConfigWriter {
     set_cap(names_.logits_cap, model_.logits_cap);
   }
 
+  json rope_scaling() const {
+    using Kind = model::RopeScaling::Kind;
+    const model::RopeScaling& scaling = model_.rope_scaling;
+    switch (scaling.kind) {
+      case Kind::none: return {{"rope_type", "default"}};
+      case Kind::linear: return {{"rope_type", "linear"}, {"factor", scaling.factor}};
+      case Kind::llama3:
+        return {{"rope_type", "llama3"},
+                {"factor", scaling.factor},
+                {"low_freq_factor", scaling.low_freq_factor},
+                {"high_freq_factor", scaling.high_freq_factor},
+                {"original_max_position_embeddings", scaling.original_seq_len}};
+      case Kind::yarn: break;
+    }
+    json rope{{"rope_type", "yarn"},
+              {"factor", scaling.factor},
+              {"beta_fast", scaling.beta_fast},
+              {"beta_slow", scaling.beta_slow},
+              {"original_max_position_embeddings", scaling.original_seq_len}};
+    // The library looks for this key in no table of a kind of layers.
+    needs(scaling.truncate || !reads("rope_local_base_freq"),
+          "it truncates yarn's range where kinds of layers have angles of their own");
+    if (!scaling.truncate) rope["truncate"] = false;
+    const auto set_given = [&](const char* key, double value) {
+      if (value > 0.0) rope[key] = value;
+    };
+    set_given("attention_factor", scaling.attention_factor);
+    set_given("mscale", scaling.mscale);
+    set_given("mscale_all_dim", scaling.mscale_all_dim);
+    return rope;
+  }
+
   /// Newer versions of the library read rope_parameters, older ones the other keys.
   void set_rotary() {
-    json rope{{"rope_theta", model_.rope_theta}, {"rope_type", "default"}};
-    const model::RopeScaling& scaling = model_.rope_scaling;
-    if (scaling.kind != model::RopeScaling::Kind::none) {
-      const bool llama3 = scaling.kind == model::RopeScaling::Kind::llama3;
-      rope["rope_type"] = llama3 ? "llama3" : "linear";
-      rope["factor"] = scaling.factor;
-      if (llama3) {
-        rope["low_freq_factor"] = scaling.low_freq_factor;
-        rope["high_freq_factor"] = scaling.high_freq_factor;
-        rope["original_max_position_embeddings"] = scaling.original_seq_len;
-      }
-    }
+    json rope = rope_scaling();
+    rope["rope_theta"] = model_.rope_theta;
     if (model_.rotary_dim() != model_.head_dim())  // so that the product, rounded down, is it again
       rope["partial_rotary_factor"] = (model_.rotary_dim() + 0.5) / model_.head_dim();
     config_[names_.rope_theta] = model_.rope_theta;

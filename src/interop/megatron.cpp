@@ -73,8 +73,9 @@ void add_model(Arguments& arguments, const model::Config& model) {
   require_like(model.window == 0, "attention within a window");
   require_like(model.query_scalar == 0.0 && model.attention_cap == 0.0 && model.logits_cap == 0.0,
                "scores and logits with a scale or a cap of their own");
-  require_like(model.rope_scaling.kind != model::RopeScaling::Kind::linear,
-               "linear scaling of rotary angles");
+  require_like(model.rope_scaling.kind == model::RopeScaling::Kind::none ||
+                   model.rope_scaling.kind == model::RopeScaling::Kind::llama3,
+               "linear or yarn scaling of rotary angles");
   const bool rms = model.norm() == model::NormKind::rms;
   arguments.insert(arguments.end(),
                    {{"--num-layers", as_argument(model.num_layers)},

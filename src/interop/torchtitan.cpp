@@ -58,7 +58,8 @@ const Shipped& shipped_model(const model::Config& m) {
   require_there(m.query_scalar == 0.0 || m.query_scalar == m.head_dim(),
                 "scores with a scale of their own");
   using Kind = model::RopeScaling::Kind;
-  require_there(m.rope_scaling.kind != Kind::linear, "linear scaling of rotary angles");
+  require_there(m.rope_scaling.kind == Kind::none || m.rope_scaling.kind == Kind::llama3,
+                "linear or yarn scaling of rotary angles");
   require_there(m.rope_scaling.kind == Kind::none || !found->qk_norm,
                 "scaling of a Qwen3's rotary angles");
   return *found;

@@ -96,6 +96,10 @@ void check(const Config& m) {
             m.rope_scaling.low_freq_factor < m.rope_scaling.high_freq_factor,
         "rope_scaling.low_freq_factor = {} must be below high_freq_factor = {}",
         m.rope_scaling.low_freq_factor, m.rope_scaling.high_freq_factor);
+  needs(m.rope_scaling.kind != RopeScaling::Kind::yarn ||
+            (m.rope_scaling.beta_slow <= m.rope_scaling.beta_fast && m.rope_theta > 1.0),
+        "rope_scaling.beta_slow = {} must be at most beta_fast = {}, and rope_theta above 1",
+        m.rope_scaling.beta_slow, m.rope_scaling.beta_fast);
 }
 
 std::vector<bool> windows(const std::vector<std::string>& names) {
@@ -202,11 +206,18 @@ RopeScaling rope_scaling(const deck::RopeScalingKeys& keys) {
   using Kind = RopeScaling::Kind;
   return {.kind = keys.kind == "linear"   ? Kind::linear
                   : keys.kind == "llama3" ? Kind::llama3
+                  : keys.kind == "yarn"   ? Kind::yarn
                                           : Kind::none,
           .factor = keys.factor,
           .low_freq_factor = keys.low_freq_factor,
           .high_freq_factor = keys.high_freq_factor,
-          .original_seq_len = keys.original_seq_len};
+          .original_seq_len = keys.original_seq_len,
+          .beta_fast = keys.beta_fast,
+          .beta_slow = keys.beta_slow,
+          .truncate = keys.truncate,
+          .attention_factor = keys.attention_factor,
+          .mscale = keys.mscale,
+          .mscale_all_dim = keys.mscale_all_dim};
 }
 
 }  // namespace
@@ -434,6 +445,10 @@ std::string text(const Config& m) {
   if (scaling.kind == RopeScaling::Kind::llama3)
     line += fmt::format(" rope=llama3/{}/{}/{}/{}", scaling.factor, scaling.low_freq_factor,
                         scaling.high_freq_factor, scaling.original_seq_len);
+  if (scaling.kind == RopeScaling::Kind::yarn)
+    line += fmt::format(" rope=yarn/{}/{}/{}/{}{}/{:.9g}", scaling.factor, scaling.beta_fast,
+                        scaling.beta_slow, scaling.original_seq_len,
+                        scaling.truncate ? "" : "/exact", scaling.magnitude());
   return line;
 }
 
@@ -447,22 +462,71 @@ std::vector<std::pair<LayerKind, int>> layer_counts(const Config& config) {
   return {counts.begin(), counts.end()};
 }
 
+double RopeScaling::magnitude() const {
+  if (kind != Kind::yarn) return 1.0;
+  if (attention_factor > 0.0) return attention_factor;
+  const auto of = [&](double scale) { return 1.0 + 0.1 * scale * std::log(std::max(1.0, factor)); };
+  return mscale > 0.0 && mscale_all_dim > 0.0 ? of(mscale) / of(mscale_all_dim) : of(1.0);
+}
+
+namespace {
+
+/// A windowed layer may have a base of its own, without scaling.
+bool has_own_angles(const Config& m, LayerKind kind) {
+  return kind.window && m.window_rope_theta > 0.0;
+}
+
+/// The share of each pair's frequency that yarn leaves alone: 1 up to the pair with beta_fast turns
+/// in original_seq_len, 0 from that with beta_slow turns on.
+std::vector<double> kept_by_yarn(const RopeScaling& scaling, double theta, int turned) {
+  const auto pair_with = [&](double turns) {
+    return turned * std::log(scaling.original_seq_len / (turns * 2.0 * std::numbers::pi)) /
+           (2.0 * std::log(theta));
+  };
+  double low = pair_with(scaling.beta_fast), high = pair_with(scaling.beta_slow);
+  if (scaling.truncate) low = std::floor(low), high = std::ceil(high);
+  low = std::max(low, 0.0), high = std::min(high, turned - 1.0);
+  if (low == high) high += 0.001;
+  std::vector<double> kept;
+  for (int i = 0; i < turned / 2; ++i)
+    kept.push_back(1.0 - std::clamp((i - low) / (high - low), 0.0, 1.0));
+  return kept;
+}
+
+/// The same of llama3, by turns.
+std::vector<double> kept_by_llama3(const RopeScaling& scaling, const std::vector<double>& plain) {
+  std::vector<double> kept;
+  for (const double frequency : plain) {
+    const double turns = scaling.original_seq_len * frequency / (2.0 * std::numbers::pi);
+    kept.push_back(std::clamp(
+        (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor),
+        0.0, 1.0));
+  }
+  return kept;
+}
+
+}  // namespace
+
+double rope_magnitude(const Config& m, LayerKind kind) {
+  return has_own_angles(m, kind) ? 1.0 : m.rope_scaling.magnitude();
+}
+
 std::vector<double> rope_frequencies(const Config& m, LayerKind kind) {
-  const bool own = kind.window && m.window_rope_theta > 0.0;
+  const bool own = has_own_angles(m, kind);
   const RopeScaling scaling = own ? RopeScaling{} : m.rope_scaling;
   const double theta = own ? m.window_rope_theta : m.rope_theta;
   std::vector<double> frequencies;
-  for (int i = 0; i < m.rotary_dim() / 2; ++i) {
-    const double plain = std::pow(theta, -2.0 * i / m.rotary_dim());
-    double kept = scaling.kind == RopeScaling::Kind::none ? 1.0 : 0.0;  // share left alone
-    if (scaling.kind == RopeScaling::Kind::llama3) {
-      const double turns = scaling.original_seq_len * plain / (2.0 * std::numbers::pi);
-      kept = std::clamp(
-          (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor),
-          0.0, 1.0);
-    }
-    frequencies.push_back(kept * plain + (1.0 - kept) * plain / scaling.factor);
+  for (int i = 0; i < m.rotary_dim() / 2; ++i)
+    frequencies.push_back(std::pow(theta, -2.0 * i / m.rotary_dim()));
+  std::vector<double> kept(frequencies.size(), 0.0);  // share left alone
+  switch (scaling.kind) {
+    case RopeScaling::Kind::none: return frequencies;
+    case RopeScaling::Kind::linear: break;
+    case RopeScaling::Kind::llama3: kept = kept_by_llama3(scaling, frequencies); break;
+    case RopeScaling::Kind::yarn: kept = kept_by_yarn(scaling, theta, m.rotary_dim()); break;
   }
+  for (std::size_t i = 0; i < kept.size(); ++i)
+    frequencies[i] = kept[i] * frequencies[i] + (1.0 - kept[i]) * frequencies[i] / scaling.factor;
   return frequencies;
 }
 

@@ -251,6 +251,26 @@ json rope_table(ConfigFile& file, const char* kind) {
   return table;
 }
 
+void set_yarn(ConfigFile& file, ConfigFile& rope, deck::RopeScalingKeys& keys) {
+  // 0 is no other value than null, as in Python.
+  const auto given = [&](const char* key, double otherwise) {
+    const double value = rope.number_if(key).value_or(0.0);
+    return value == 0.0 ? otherwise : value;
+  };
+  keys.factor =
+      given("factor", double(file.size("max_position_embeddings")) / keys.original_seq_len);
+  keys.beta_fast = given("beta_fast", keys.beta_fast);
+  keys.beta_slow = given("beta_slow", keys.beta_slow);
+  keys.mscale = given("mscale", 0.0);
+  keys.mscale_all_dim = given("mscale_all_dim", 0.0);
+  keys.attention_factor = given("attention_factor", 0.0);
+  rope.needs(keys.attention_factor > 0.0 || rope.find("attention_factor") == nullptr,
+             "'attention_factor' must be above 0");
+  keys.truncate = rope.find("truncate") == nullptr || rope.truth("truncate");
+  rope.needs(keys.truncate || !file.reads("rope_local_base_freq"),
+             "'truncate' must be true: the Transformers library does not read it here");
+}
+
 deck::RopeScalingKeys rope_scaling(ConfigFile& file, ConfigFile& rope, const std::string& kind) {
   deck::RopeScalingKeys keys;
   if (kind == "default") return keys;
@@ -259,13 +279,17 @@ deck::RopeScalingKeys rope_scaling(ConfigFile& file, ConfigFile& rope, const std
     return rope.number(key);
   };
   keys.kind = kind;
-  keys.factor = needed("factor");
+  if (kind != "yarn") keys.factor = needed("factor");
   if (kind == "linear") return keys;
-  keys.low_freq_factor = needed("low_freq_factor");
-  keys.high_freq_factor = needed("high_freq_factor");
   std::optional<int> original = file.size_if("original_max_position_embeddings");
   if (!original) original = rope.size_if("original_max_position_embeddings");
   keys.original_seq_len = original ? *original : file.size("max_position_embeddings");
+  if (kind == "yarn") {
+    set_yarn(file, rope, keys);
+    return keys;
+  }
+  keys.low_freq_factor = needed("low_freq_factor");
+  keys.high_freq_factor = needed("high_freq_factor");
   return keys;
 }
 
@@ -278,17 +302,16 @@ void set_rope(ConfigFile& file, KeyWriter& out, const ConfigKeys& names) {
   std::string kind = rope.word("rope_type");
   if (kind.empty()) kind = rope.word("type");
   if (kind.empty()) kind = "default";
-  rope.needs(kind == "default" || kind == "linear" || kind == "llama3",
-             "'rope_type' must be default, linear or llama3, found \"{:.40}\"", kind);
+  rope.needs(kind == "default" || kind == "linear" || kind == "llama3" || kind == "yarn",
+             "'rope_type' must be default, linear, llama3 or yarn, found \"{:.40}\"", kind);
   if (!out.given("rope_scaling")) {
     out.keys().rope_scaling = rope_scaling(file, rope, kind);
-    for (const auto& [key, from] :
-         {std::pair("rope_scaling.factor", "rope_scaling.factor"),
-          std::pair("rope_scaling.low_freq_factor", "rope_scaling.low_freq_factor"),
-          std::pair("rope_scaling.high_freq_factor", "rope_scaling.high_freq_factor"),
-          std::pair("rope_scaling.original_seq_len",
-                    "rope_scaling.original_max_position_embeddings")})
-      out.check(key, from);
+    for (const char* key :
+         {"rope_scaling.factor", "rope_scaling.low_freq_factor", "rope_scaling.high_freq_factor",
+          "rope_scaling.beta_fast", "rope_scaling.beta_slow", "rope_scaling.attention_factor",
+          "rope_scaling.mscale", "rope_scaling.mscale_all_dim"})
+      out.check(key, key);
+    out.check("rope_scaling.original_seq_len", "rope_scaling.original_max_position_embeddings");
   }
   const std::optional<double> own_theta = rope.number_if("rope_theta");
   const std::optional<double> older_theta = file.number_if(names.rope_theta);
