@@ -175,8 +175,15 @@ bool products_have_epilogues() { return true; }
 
 template <class Storage>
 void attention_forward(const AttentionShape& shape, ConstMatrixOf<Storage> qkv, MatrixOf<Storage> o,
-                       Vector lse) {
+                       Vector lse, ConstVectorOf<Storage> sinks) {
   note("attention_forward", 2.0 * product_flops(shape), qkv, o, lse);
+  if (sinks.size() > 0) note("attention_forward_sinks", 0.0, updated(o), updated(lse));
+}
+template <class Storage>
+void attention_backward_sinks(const AttentionShape&, ConstVectorOf<Storage>,
+                              ConstMatrixOf<Storage> o, ConstVector lse, ConstMatrixOf<Storage> d_o,
+                              Write, Vector) {
+  note("attention_backward_sinks", 0.0, o, d_o, lse);
 }
 /// A sum over each row of o d_o, the passes over tiles, and gradients of queries from fp32 sums.
 template <class Storage>
@@ -256,8 +263,17 @@ void swiglu_forward(ConstMatrixOf<Storage> u, MatrixOf<Storage> a, ConstVector g
 }
 template <class Storage>
 void swiglu_backward(ConstMatrixOf<Storage> u, ConstMatrixOf<Storage> da, MatrixOf<Storage> du,
-                     ConstVector gates, Vector d_gates) {
+                     ConstVector gates, Vector d_gates, Write) {
   note("swiglu_backward", 0.0, u, da, du, gates, d_gates);
+}
+template <class Storage>
+void clamped_swiglu_forward(ConstMatrixOf<Storage> u, MatrixOf<Storage> a, ConstVector gates) {
+  note("clamped_swiglu_forward", 0.0, u, a, gates);
+}
+template <class Storage>
+void clamped_swiglu_backward(ConstMatrixOf<Storage> u, ConstMatrixOf<Storage> da,
+                             MatrixOf<Storage> du, ConstVector gates, Vector d_gates, Write write) {
+  note("clamped_swiglu_backward", 0.0, u, da, du, gates, written(write, d_gates));
 }
 template <class Storage>
 void geglu_forward(ConstMatrixOf<Storage> u, MatrixOf<Storage> a) {
@@ -357,8 +373,10 @@ void embedding_backward(ConstTokens tokens, ConstMatrixOf<Storage> dx, Matrix d_
 
 /// Of 16 bits, a kernel of our own reads what cuBLASLt would.
 template <class Storage>
-void router_forward(ConstMatrixOf<Storage> x, ConstMatrixOf<Storage> w, Matrix logits) {
+void router_forward(ConstMatrixOf<Storage> x, ConstMatrixOf<Storage> w, Matrix logits,
+                    ConstVectorOf<Storage> bias) {
   note_product("router_forward", x, w, logits, Write::replace, x.extent(1));
+  if (bias.size() > 0) note("router_bias", 0.0, updated(logits), bias);
 }
 template <class Storage>
 void router_backward(ConstMatrix d_logits, ConstMatrixOf<Storage> x, ConstMatrixOf<Storage> w,
@@ -405,6 +423,22 @@ void combine(ConstMatrixOf<Storage> x, const Routes&, ConstMatrixOf<Storage> res
 }
 
 template <class Storage>
+void add_experts_bias(ConstMatrixOf<Storage> b, const Routes&, ConstVector gates,
+                      MatrixOf<Storage> y) {
+  note("add_experts_bias", 0.0, b, gates, updated(y));
+}
+template <class Storage>
+void experts_bias_backward(ConstMatrixOf<Storage> dy, const Routes&, ConstVector gates, Write write,
+                           Matrix db) {
+  note("experts_bias_backward", 0.0, dy, gates, written(write, db));
+}
+template <class Storage>
+void experts_bias_backward_gates(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> b, const Routes&,
+                                 Vector d_gates) {
+  note("experts_bias_backward_gates", 0.0, dy, b, d_gates);
+}
+
+template <class Storage>
 void cross_entropy(MatrixOf<Storage> logits, ConstTokens targets, float, bool with_gradient, Write,
                    double*, float, double* misses) {
   note("cross_entropy", 0.0, with_gradient ? updated(logits) : bytes_of(logits), targets);
@@ -436,6 +470,7 @@ UpdateKernel update_kernel(std::string_view, Moments) {
 
 }  // namespace brume::kernels
 
+#include "kernels/instances/attention_sinks.hpp"
 #include "kernels/instances/cross_entropy.hpp"
 #include "kernels/instances/embedding.hpp"
 #include "kernels/instances/experts.hpp"
@@ -449,11 +484,11 @@ UpdateKernel update_kernel(std::string_view, Moments) {
 #include "kernels/instances/swiglu.hpp"
 
 namespace brume::kernels {
-#define BRUME_ATTENTION(Storage)                                                           \
-  template void attention_forward<Storage>(const AttentionShape&, ConstMatrixOf<Storage>,  \
-                                           MatrixOf<Storage>, Vector);                     \
-  template void attention_backward<Storage>(const AttentionShape&, ConstMatrixOf<Storage>, \
-                                            ConstMatrixOf<Storage>, ConstVector,           \
+#define BRUME_ATTENTION(Storage)                                                               \
+  template void attention_forward<Storage>(const AttentionShape&, ConstMatrixOf<Storage>,      \
+                                           MatrixOf<Storage>, Vector, ConstVectorOf<Storage>); \
+  template void attention_backward<Storage>(const AttentionShape&, ConstMatrixOf<Storage>,     \
+                                            ConstMatrixOf<Storage>, ConstVector,               \
                                             ConstMatrixOf<Storage>, MatrixOf<Storage>)
 BRUME_ATTENTION(float);
 BRUME_ATTENTION(bfloat16);

@@ -42,11 +42,13 @@ struct AttentionShape {
 /// @param qkv        [N, (H + 2 K) * D] q, k and v side by side, heads in order in each
 /// @param o          [N, H * D]
 /// @param lse        [batch, H, T] flat: log of the sum of the exponentials, kept for backward
+/// @param sinks      [H] one more score of each query of a head in the softmax, without a value; an
+///                   empty view: none
 /// @source           Dao 2023 (FlashAttention-2), algorithms 1 and 2; shared key heads: Ainslie et
-///                   al. 2023
+///                   al. 2023; sinks: Xiao et al. 2023, as GPT-OSS trains them
 template <class Storage = float>
 void attention_forward(const AttentionShape& shape, ConstMatrixOf<Storage> qkv, MatrixOf<Storage> o,
-                       Vector lse);
+                       Vector lse, ConstVectorOf<Storage> sinks = {});
 
 /// Gradient of the above; dqkv [N, (H + 2 K) * D] is written, not accumulated. A key head's
 /// gradient is the sum over its query heads, in their order.
@@ -54,5 +56,15 @@ template <class Storage = float>
 void attention_backward(const AttentionShape& shape, ConstMatrixOf<Storage> qkv,
                         ConstMatrixOf<Storage> o, ConstVector lse, ConstMatrixOf<Storage> d_o,
                         MatrixOf<Storage> dqkv);
+
+/// Gradient of the sinks, whose weights are e^(sink - lse); that of queries, keys and values is the
+/// above, because lse has the sinks.
+///
+///   dsinks[h] = - sum_n e^(sinks[h] - lse[n,h]) sum_d do[n,h,d] o[n,h,d]  (+ dsinks[h] when
+///   accumulating)
+template <class Storage = float>
+void attention_backward_sinks(const AttentionShape& shape, ConstVectorOf<Storage> sinks,
+                              ConstMatrixOf<Storage> o, ConstVector lse, ConstMatrixOf<Storage> d_o,
+                              Write write, Vector d_sinks);
 
 }  // namespace brume::kernels

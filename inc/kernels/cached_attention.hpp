@@ -42,9 +42,11 @@ struct KeyCache {
 ///               else here
 /// @param qkv    [N, (H + 2 K) * D]
 /// @param o      [N, H * D]
+/// @param sinks  as in `attention_forward`
 /// @source       Kwon et al. 2023 (PagedAttention)
 template <class Storage = float>
 void cached_attention(const AttentionShape& shape, ConstMatrixOf<Storage> qkv,
-                      const KeyCache<Storage>& cache, MatrixOf<Storage> o);
+                      const KeyCache<Storage>& cache, MatrixOf<Storage> o,
+                      ConstVectorOf<Storage> sinks = {});
 
 }  // namespace brume::kernels

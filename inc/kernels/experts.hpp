@@ -62,13 +62,15 @@ struct RouterLoss {
   int before = 0, after = 0;
 };
 
-/// l[n,e] = sum_i x[n,i] w[e,i], in fp32 whatever the storage.
+/// l[n,e] = sum_i x[n,i] w[e,i] + b[e], in fp32 whatever the storage.
 ///
 /// @param x       [N, C]
 /// @param w       [E, C]
 /// @param logits  [N, E] l
+/// @param bias    [E] b; an empty view: 0. Its gradient is `bias_backward` of dl.
 template <class Storage = float>
-void router_forward(ConstMatrixOf<Storage> x, ConstMatrixOf<Storage> w, Matrix logits);
+void router_forward(ConstMatrixOf<Storage> x, ConstMatrixOf<Storage> w, Matrix logits,
+                    ConstVectorOf<Storage> bias = {});
 
 /// dw[e,i] = sum_n dl[n,e] x[n,i]  (+ dw[e,i] when accumulating),  dx[n,i] = sum_e dl[n,e] w[e,i]
 ///
@@ -154,5 +156,27 @@ template <class Storage = float>
 void experts_backward_weight(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> x,
                              const Routes& routes, Write write, Matrix dw,
                              Factors factors = Factors::stored);
+
+// Biases of products whose rows have gates: a gate multiplies what the product reads, so that the
+// bias must be multiplied apart.
+
+/// y[r,o] += g[r] b[h,o] for the rows r of each held expert h
+///
+/// @param b      [H, O]
+/// @param gates  [R] g; an empty view: 1
+/// @param y      [R, O]
+template <class Storage = float>
+void add_experts_bias(ConstMatrixOf<Storage> b, const Routes& routes, ConstVector gates,
+                      MatrixOf<Storage> y);
+
+/// db[h,o] = sum_r g[r] dy[r,o]  (+ db[h,o] when accumulating) over the rows of expert h, in order
+template <class Storage = float>
+void experts_bias_backward(ConstMatrixOf<Storage> dy, const Routes& routes, ConstVector gates,
+                           Write write, Matrix db);
+
+/// dg[r] = sum_o dy[r,o] b[h,o]
+template <class Storage = float>
+void experts_bias_backward_gates(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> b,
+                                 const Routes& routes, Vector d_gates);
 
 }  // namespace brume::kernels

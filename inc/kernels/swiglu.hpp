@@ -1,4 +1,5 @@
-/// @file SwiGLU and GeGLU: a value gated by its neighbour, which goes through SiLU or GELU.
+/// @file SwiGLU and GeGLU: a value gated by its neighbour, which goes through SiLU or GELU; and
+/// GPT-OSS's SwiGLU, of bounded numbers.
 #pragma once
 
 #include "kernels/types.hpp"
@@ -19,9 +20,22 @@ void swiglu_forward(ConstMatrixOf<Storage> u, MatrixOf<Storage> a, ConstVector g
 ///
 /// @param du       [N, 2 F] may be u itself
 /// @param d_gates  [N] dg; an empty view: nobody wants it
+/// @param write    replaces dg, or adds to it
 template <class Storage = float>
 void swiglu_backward(ConstMatrixOf<Storage> u, ConstMatrixOf<Storage> da, MatrixOf<Storage> du,
-                     ConstVector gates = {}, Vector d_gates = {});
+                     ConstVector gates = {}, Vector d_gates = {}, Write write = Write::replace);
+
+/// The same with z s(1.702 z), s(t) = 1 / (1 + e^-t), of z = min(u[n,f], 7) in place of silu(z) and
+/// 1 + max(-7, min(u[n,F+f], 7)) in place of the value. The gradient of a bounded number is 0.
+///
+/// @source  GptOssExperts in transformers 5, models/gpt_oss/modeling_gpt_oss.py
+template <class Storage = float>
+void clamped_swiglu_forward(ConstMatrixOf<Storage> u, MatrixOf<Storage> a, ConstVector gates = {});
+
+template <class Storage = float>
+void clamped_swiglu_backward(ConstMatrixOf<Storage> u, ConstMatrixOf<Storage> da,
+                             MatrixOf<Storage> du, ConstVector gates = {}, Vector d_gates = {},
+                             Write write = Write::replace);
 
 /// The same without gates, with gelu(z) = z/2 (1 + tanh(sqrt(2/pi) (z + 0.044715 z^3))) in place of
 /// silu(z).

@@ -26,6 +26,17 @@ inline Doubles geglu_forward(const Doubles& u, int F) {
   return a;
 }
 
+inline Doubles clamped_swiglu_forward(const Doubles& u, int F) {
+  Doubles a;
+  for (std::size_t n = 0; n < u.size() / (2 * F); ++n)
+    for (int f = 0; f < F; ++f) {
+      const double gate = std::min(u[n * 2 * F + f], 7.0);
+      const double value = std::clamp(u[n * 2 * F + F + f], -7.0, 7.0);
+      a.push_back(gate / (1.0 + std::exp(-1.702 * gate)) * (value + 1.0));
+    }
+  return a;
+}
+
 inline Doubles swiglu_backward(const Doubles& u, const Doubles& da, int F) {
   Doubles du(u.size());
   for (std::size_t n = 0; n < u.size() / (2 * F); ++n)

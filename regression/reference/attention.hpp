@@ -19,12 +19,14 @@ inline double capped(const kernels::AttentionShape& s, double score) {
 }
 
 /// Probabilities [T, T] of one head in the sequence that begins at token `first`, and lse [T].
+///
+/// @param sinks  [H]; empty: none
 inline Doubles probabilities(const kernels::AttentionShape& s, const Doubles& qkv, int first, int h,
-                             double* lse) {
+                             double* lse, const Doubles& sinks = {}) {
   const int T = s.seq_len;
   Doubles p(std::size_t(T) * T, 0.0);
   for (int n = 0; n < T; ++n) {
-    double sum = 0.0;
+    double sum = sinks.empty() ? 0.0 : std::exp(sinks[std::size_t(h)]);
     for (int m = s.first_key(first / T, n); m <= n; ++m) {
       double score = 0.0;
       for (int d = 0; d < s.head_dim; ++d)
@@ -42,14 +44,15 @@ struct Attention {
   Doubles o, lse;
 };
 
-inline Attention attention_forward(const kernels::AttentionShape& s, const Doubles& qkv) {
+inline Attention attention_forward(const kernels::AttentionShape& s, const Doubles& qkv,
+                                   const Doubles& sinks = {}) {
   const int T = s.seq_len;
   const int width = s.heads * s.head_dim;
   Attention out{Doubles(std::size_t(s.batch) * T * width, 0.0),
                 Doubles(std::size_t(s.batch) * s.heads * T)};
   for (int b = 0; b < s.batch; ++b)
     for (int h = 0; h < s.heads; ++h) {
-      const Doubles p = probabilities(s, qkv, b * T, h, &out.lse[(b * s.heads + h) * T]);
+      const Doubles p = probabilities(s, qkv, b * T, h, &out.lse[(b * s.heads + h) * T], sinks);
       for (int n = 0; n < T; ++n)
         for (int m = s.first_key(b, n); m <= n; ++m)
           for (int d = 0; d < s.head_dim; ++d)
@@ -60,7 +63,7 @@ inline Attention attention_forward(const kernels::AttentionShape& s, const Doubl
 }
 
 inline Doubles attention_backward(const kernels::AttentionShape& s, const Doubles& qkv,
-                                  const Doubles& d_o) {
+                                  const Doubles& d_o, const Doubles& sinks = {}) {
   const int T = s.seq_len;
   const int width = s.heads * s.head_dim;
   const double scale = s.score_scale();
@@ -68,7 +71,7 @@ inline Doubles attention_backward(const kernels::AttentionShape& s, const Double
   Doubles lse(T);
   for (int b = 0; b < s.batch; ++b)
     for (int h = 0; h < s.heads; ++h) {
-      const Doubles p = probabilities(s, qkv, b * T, h, lse.data());
+      const Doubles p = probabilities(s, qkv, b * T, h, lse.data(), sinks);
       for (int n = 0; n < T; ++n) {
         const double* const out_grad = &d_o[(b * T + n) * width + h * s.head_dim];
         Doubles d_p(T, 0.0);

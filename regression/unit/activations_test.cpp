@@ -109,6 +109,43 @@ TEST(Geglu, EqualsItsTwinWhoseSlopeItsBackwardIs) {
   }
 }
 
+// Numbers of a spread of 8 are bounded on all sides; none is so near a bound that the slope has a
+// corner there.
+TEST(ClampedSwiglu, EqualsItsTwinWhoseSlopeItsBackwardIs) {
+  for (const Shape& s : shapes) {
+    Array u = random_array(s.N, 2 * s.F, 1, 8.0f, s.gap), a(s.N, s.F, s.gap);
+    Array da = random_array(s.N, s.F, 2, 1.0f, s.gap), du(s.N, 2 * s.F, s.gap);
+    Array gates = random_array(1, s.N, 3), d_gates = random_array(1, s.N, 4), added = d_gates;
+    const reference::Doubles plain = reference::clamped_swiglu_forward(u.doubles(), s.F);
+    reference::Doubles scaled = plain, scaled_da = da.doubles(), expected(std::size_t(s.N), 0.0);
+    for (std::size_t i = 0; i < plain.size(); ++i) {
+      const int n = int(i) / s.F;
+      expected[std::size_t(n)] += scaled_da[i] * plain[i];
+      scaled[i] *= gates(0, n), scaled_da[i] *= gates(0, n);
+    }
+    clamped_swiglu_forward(u.matrix(), a.matrix());
+    EXPECT_LT(reference::relative_error(a.values(), plain), 1e-6);
+    clamped_swiglu_forward(u.matrix(), a.matrix(), gates.vector());
+    EXPECT_LT(reference::relative_error(a.values(), scaled), 1e-6);
+    clamped_swiglu_backward(u.matrix(), da.matrix(), du.matrix(), gates.vector(), d_gates.vector());
+    EXPECT_LT(reference::relative_error(d_gates.values(), expected), 2e-6);
+    EXPECT_TRUE(a.gaps_untouched() && du.gaps_untouched());
+    const reference::Doubles before = added.doubles();
+    Array in_place = u;
+    clamped_swiglu_backward(in_place.matrix(), da.matrix(), in_place.matrix(), gates.vector(),
+                            added.vector(), Write::accumulate);
+    EXPECT_LT(reference::relative_error(added.values(), reference::sum(before, expected)), 2e-6);
+    EXPECT_TRUE(reference::same_bits(in_place.values(), du.values())) << "du is u";
+    if (s.N > 5) continue;
+    const auto slope = reference::slope_of(
+        [&](auto& at) {
+          return reference::dot(scaled_da, reference::clamped_swiglu_forward(at, s.F));
+        },
+        u.doubles());
+    EXPECT_LT(reference::relative_error(du.values(), slope), 1e-6);
+  }
+}
+
 // To 3e-7 of itself, also near zero.
 TEST(SoftCap, IsTheHyperbolicTangent) {
   for (int i = -4000; i <= 4000; ++i) {

@@ -14,6 +14,7 @@ namespace brume::kernels {
 namespace {
 
 using reference::Array;
+using reference::Doubles;
 using reference::random_array;
 
 // One token, less than a block, exactly one, one more, several of both kinds, odd head sizes.
@@ -27,26 +28,35 @@ struct Case {
         d_o{random_array(s.batch * s.seq_len, s.heads * s.head_dim, 2, 1.0f, gap)},
         o(s.batch * s.seq_len, s.heads * s.head_dim, gap),
         dqkv(s.batch * s.seq_len, s.width(), gap),
-        lse(1, s.batch * s.heads * s.seq_len) {}
-  void forward() { attention_forward(shape, qkv.matrix(), o.matrix(), lse.vector()); }
+        lse(1, s.batch * s.heads * s.seq_len),
+        sinks(random_array(1, s.heads, 3)) {}
+  void forward() {
+    attention_forward(shape, qkv.matrix(), o.matrix(), lse.vector(), given_sinks());
+  }
   void backward() {
     attention_backward(shape, qkv.matrix(), o.matrix(), lse.vector(), d_o.matrix(), dqkv.matrix());
   }
 
+  ConstVector given_sinks() { return has_sinks ? ConstVector(sinks.vector()) : ConstVector(); }
+  Doubles sinks_of_twin() const { return has_sinks ? sinks.doubles() : Doubles(); }
+
   AttentionShape shape;
-  Array qkv, d_o, o, dqkv, lse;
+  Array qkv, d_o, o, dqkv, lse, sinks;
+  bool has_sinks = false;
 };
 
 void expect_twin(Case& c) {
   SCOPED_TRACE(testing::Message() << c.shape.batch << " x " << c.shape.seq_len << " x "
                                   << c.shape.heads << " x " << c.shape.head_dim);
   c.forward();
-  const reference::Attention expected = reference::attention_forward(c.shape, c.qkv.doubles());
+  const reference::Attention expected =
+      reference::attention_forward(c.shape, c.qkv.doubles(), c.sinks_of_twin());
   EXPECT_LT(reference::relative_error(c.o.values(), expected.o), 3e-6);
   EXPECT_LT(reference::relative_error(c.lse.values(), expected.lse), 3e-6);
   EXPECT_TRUE(c.o.gaps_untouched());
   c.backward();
-  const auto gradient = reference::attention_backward(c.shape, c.qkv.doubles(), c.d_o.doubles());
+  const auto gradient =
+      reference::attention_backward(c.shape, c.qkv.doubles(), c.d_o.doubles(), c.sinks_of_twin());
   EXPECT_LT(reference::relative_error(c.dqkv.values(), gradient), 5e-6);
   EXPECT_TRUE(c.dqkv.gaps_untouched());
 }
@@ -142,6 +152,55 @@ TEST(Attention, CappedAndScaledScoresEqualTheirTwin) {
       Case c({1, 333, 2, 24, 1, 2, 0, window, 0.3f, cap}, 1.5f);
       expect_twin(c);
     }
+}
+
+// Sinks below, among and above the scores; with shared key heads and windows.
+TEST(Attention, SinksEqualTheirTwin) {
+  for (const float above : {-30.0f, 0.0f, 8.0f})
+    for (const AttentionShape& shape :
+         {AttentionShape{1, 1, 1, 1}, AttentionShape{2, 70, 4, 8, 1, 4},
+          AttentionShape{1, 333, 2, 12, 1, 2, 0, 50}, AttentionShape{1, 300, 2, 16, 2, 1, 0, 1}}) {
+      SCOPED_TRACE(above);
+      Case c(shape, 1.0f, 3);
+      c.has_sinks = true;
+      for (int h = 0; h < shape.heads; ++h) c.sinks(0, h) += above;
+      expect_twin(c);
+    }
+}
+
+TEST(Attention, GradientsOfSinksAreTheSlopeOfTheTwin) {
+  for (const AttentionShape& shape : {AttentionShape{2, 70, 4, 8, 2, 2, 0, 9},
+                                      AttentionShape{1, 5, 3, 3}, AttentionShape{3, 1, 2, 40}}) {
+    Case c(shape, 1.0f, 2);
+    c.has_sinks = true;
+    c.forward();
+    const Doubles slope = reference::slope_of(
+        [&](const Doubles& at) {
+          return reference::dot(c.d_o.doubles(),
+                                reference::attention_forward(shape, c.qkv.doubles(), at).o);
+        },
+        c.sinks.doubles());
+    for (const Write write : {Write::replace, Write::accumulate}) {
+      Array found = random_array(1, shape.heads, 4);
+      const Doubles before = found.doubles();
+      attention_backward_sinks(shape, c.given_sinks(), c.o.matrix(), c.lse.vector(), c.d_o.matrix(),
+                               write, found.vector());
+      EXPECT_LT(
+          reference::relative_error(
+              found.values(), write == Write::accumulate ? reference::sum(before, slope) : slope),
+          1e-5);
+    }
+  }
+}
+
+// A sink that weighs nothing is none.
+TEST(Attention, ASinkWithoutWeightChangesNothing) {
+  Case c({1, 150, 2, 24}), d({1, 150, 2, 24});
+  d.has_sinks = true;
+  for (int h = 0; h < 2; ++h) d.sinks(0, h) = -INFINITY;
+  c.forward(), d.forward();
+  EXPECT_LT(reference::relative_error(d.o.values(), c.o.doubles()), 1e-6);
+  EXPECT_LT(reference::relative_error(d.lse.values(), c.lse.doubles()), 1e-6);
 }
 
 TEST(Attention, AWindowsGradientIsTheSlopeOfTheTwin) {

@@ -21,8 +21,11 @@ using reference::Doubles;
 template <class Storage>
 class Sequences {
  public:
-  Sequences(const AttentionShape& shape, int count, int block_tokens, unsigned seed)
+  Sequences(const AttentionShape& shape, int count, int block_tokens, unsigned seed,
+            bool has_sinks = false)
       : shape_(shape), block_tokens_(block_tokens), random_(seed) {
+    const Array sinks = reference::random_array(1, shape.heads, seed);
+    for (int h = 0; has_sinks && h < shape.heads; ++h) sinks_.emplace_back(sinks(0, h));
     blocks_ = (shape.seq_len + block_tokens - 1) / block_tokens;
     tables_.resize(std::size_t(count * blocks_));
     std::iota(tables_.begin(), tables_.end(), 0);
@@ -78,7 +81,10 @@ class Sequences {
                                .blocks_per_sequence = blocks_,
                                .sequences = sequences.data(),
                                .tables = tables_.data()},
-                              {o.data(), std::size_t(N), std::size_t(out)});
+                              {o.data(), std::size_t(N), std::size_t(out)},
+                              sinks_.empty()
+                                  ? ConstVectorOf<Storage>()
+                                  : ConstVectorOf<Storage>(sinks_.data(), sinks_.size()));
     for (int n = 0; n < N; ++n) {
       const auto [s, place] = tokens[std::size_t(n)];
       for (int c = 0; c < out; ++c) {
@@ -95,7 +101,8 @@ class Sequences {
     for (std::size_t s = 0; s < lengths_.size(); ++s) {
       AttentionShape whole = shape_;
       whole.batch = 1, whole.seq_len = lengths_[s];
-      const Doubles expected = reference::attention_forward(whole, inputs_[s].doubles()).o;
+      const Doubles sinks(sinks_.begin(), sinks_.end());
+      const Doubles expected = reference::attention_forward(whole, inputs_[s].doubles(), sinks).o;
       EXPECT_LT(reference::relative_error(outputs_[s].values(), expected), tolerance);
     }
   }
@@ -105,7 +112,7 @@ class Sequences {
   int block_tokens_, blocks_;
   std::mt19937 random_;
   std::vector<std::int32_t> tables_;
-  std::vector<Storage> cache_;
+  std::vector<Storage> cache_, sinks_;
   std::vector<Array> inputs_, outputs_;
   std::vector<int> lengths_, done_;
 };
@@ -131,7 +138,7 @@ TYPED_TEST(CachedAttention, PiecesEqualWholeSequences) {
   for (const AttentionShape& shape : shapes)
     for (const int most : {1, 3, 80}) {
       SCOPED_TRACE(testing::Message() << shape.seq_len << " tokens, " << most << " at once");
-      Sequences<TypeParam> sequences(shape, 5, 16, 11);
+      Sequences<TypeParam> sequences(shape, 5, 16, 11, most == 3);
       while (!sequences.ended()) sequences.pass(most);
       sequences.expect_twin(tolerance);
     }

@@ -65,6 +65,13 @@ TYPED_TEST(Experts, RoutersAreProductsInFp32) {
                   logits.values(), reference::linear_forward(x.doubles(), w.doubles(), N, C, E)),
               3e-6);
     EXPECT_TRUE(logits.gaps_untouched());
+    Values<TypeParam> bias(1, E, 6);
+    const Doubles without = logits.doubles();
+    router_forward<TypeParam>(x.matrix(), w.matrix(), logits.matrix(),
+                              {bias.stored.data(), bias.stored.size()});
+    for (int n = 0; n < N; ++n)
+      for (int e = 0; e < E; ++e)
+        EXPECT_EQ(logits(n, e), float(without[std::size_t(n * E + e)]) + bias.wide(0, e));
 
     const Doubles dw = reference::linear_backward_weight(d_logits.doubles(), x.doubles(), N, C, E);
     const Doubles dx = reference::linear_backward_input(d_logits.doubles(), w.doubles(), N, C, E);
@@ -436,6 +443,44 @@ Doubles rows_of(const Doubles& matrix, int columns, int begin, int end) {
 }
 
 void append(Doubles& to, const Doubles& from) { to.insert(to.end(), from.begin(), from.end()); }
+
+// Experts 2 and 5 have no rows; a rank that holds experts 3 and 4 begins with their rows.
+TYPED_TEST(Experts, BiasesAreScaledByTheGatesOfRows) {
+  constexpr int N = 60, E = 6, k = 2, O = 48;
+  Array logits = random_array(N, E, 1);
+  for (int n = 0; n < N; ++n) logits(n, 2) = logits(n, 5) = -100.0f;
+  for (const auto& [first, held] : {std::pair(0, E), std::pair(3, 2)})
+    for (const bool gated : {false, true}) {
+      Routed routed = reference::routed(logits.doubles(), E, k, first, held);
+      const int rows = routed.held_rows();
+      Values<TypeParam> y(rows, O, 2), b(held, O, 3);
+      Array gates = random_array(1, rows, 4), d_gates(1, rows), db = random_array(held, O, 5);
+      const Doubles before = y.doubles(), old_db = db.doubles();
+      Doubles added(before.size(), 0.0), of_gates(std::size_t(rows), 0.0), of_b(old_db.size(), 0.0);
+      for (int h = 0; h < held; ++h)
+        for (int r = routed.begin(h); r < routed.begin(h + 1); ++r)
+          for (int c = 0; c < O; ++c) {
+            const double gate = gated ? gates(0, r) : 1.0, dy = before[std::size_t(r * O + c)];
+            const double bias = b.doubles()[std::size_t(h * O + c)];
+            added[std::size_t(r * O + c)] = dy + gate * bias;
+            of_gates[std::size_t(r)] += dy * bias;
+            of_b[std::size_t(h * O + c)] += dy * gate;
+          }
+      const ConstVector given = gated ? ConstVector(gates.vector()) : ConstVector();
+      experts_bias_backward_gates<TypeParam>(y.matrix(), b.matrix(), routed.routes(),
+                                             d_gates.vector());
+      EXPECT_LT(reference::relative_error(d_gates.values(), of_gates), 2e-6);
+      Array replaced(held, O);
+      experts_bias_backward<TypeParam>(y.matrix(), routed.routes(), given, Write::replace,
+                                       replaced.matrix());
+      EXPECT_LT(reference::relative_error(replaced.values(), of_b), 2e-6);
+      experts_bias_backward<TypeParam>(y.matrix(), routed.routes(), given, Write::accumulate,
+                                       db.matrix());
+      EXPECT_LT(reference::relative_error(db.values(), reference::sum(old_db, of_b)), 2e-6);
+      add_experts_bias<TypeParam>(b.matrix(), routed.routes(), given, y.matrix());
+      EXPECT_LT(reference::relative_error(y.values(), added), tolerance<TypeParam>);
+    }
+}
 
 TYPED_TEST(Experts, ProductsAreThoseOfEachExpert) {
   constexpr int N = 60, E = 6, k = 2, I = 32, O = 48;

@@ -302,6 +302,9 @@ TYPED_TEST(NarrowKernels, SwigluAndGeluErf) {
   swiglu_backward(u.wide.matrix(), da.wide.matrix(), du.wide.matrix());
   expect_rounded(du);
   Array gates = random_array(1, 9, 7), d_gates(1, 9), d_gates_wide(1, 9);
+  clamped_swiglu_forward<TypeParam>(u.matrix(), a.matrix(), gates.vector());
+  clamped_swiglu_forward(u.wide.matrix(), a.wide.matrix(), gates.vector());
+  expect_rounded(a);
   swiglu_forward<TypeParam>(u.matrix(), a.matrix(), gates.vector());
   swiglu_forward(u.wide.matrix(), a.wide.matrix(), gates.vector());
   expect_rounded(a);
@@ -343,16 +346,21 @@ struct NarrowAttention {
         d_o(tokens, width, 3),
         dqkv(tokens, of.width(), 4),
         lse(1, tokens * of.heads),
-        lse_wide(lse) {}
+        lse_wide(lse),
+        sinks(1, of.heads, 5) {}
 
-  void forward() { attention_forward<Storage>(shape, qkv.matrix(), o.matrix(), lse.vector()); }
+  ConstVectorOf<Storage> given() { return has_sinks ? sinks.vector() : ConstVectorOf<Storage>(); }
+  ConstVector given_wide() { return has_sinks ? ConstVector(sinks.wide.vector()) : ConstVector(); }
+  void forward() {
+    attention_forward<Storage>(shape, qkv.matrix(), o.matrix(), lse.vector(), given());
+  }
   void backward() {
     attention_backward<Storage>(shape, qkv.matrix(), o.matrix(), lse.vector(), d_o.matrix(),
                                 dqkv.matrix());
   }
   void expect_wide() {
     forward();
-    attention_forward(shape, qkv.wide.matrix(), o.wide.matrix(), lse_wide.vector());
+    attention_forward(shape, qkv.wide.matrix(), o.wide.matrix(), lse_wide.vector(), given_wide());
     expect_weighed(o);
     expect_close(lse, lse_wide);
     for (int n = 0; n < tokens; ++n)  // backward sees the rounded output
@@ -361,12 +369,21 @@ struct NarrowAttention {
     attention_backward(shape, qkv.wide.matrix(), o.wide.matrix(), lse.vector(), d_o.wide.matrix(),
                        dqkv.wide.matrix());
     expect_weighed(dqkv);
+    if (!has_sinks) return;
+    Array d_sinks(1, shape.heads), expected(1, shape.heads);
+    attention_backward_sinks<Storage>(shape, given(), o.matrix(), lse.vector(), d_o.matrix(),
+                                      Write::replace, d_sinks.vector());
+    attention_backward_sinks(shape, given_wide(), o.wide.matrix(), lse.vector(), d_o.wide.matrix(),
+                             Write::replace, expected.vector());
+    expect_close(d_sinks, expected);
   }
 
   AttentionShape shape;
   int tokens, width;
   PairOf<Storage> qkv, o, d_o, dqkv;
   Array lse, lse_wide;
+  PairOf<Storage> sinks;
+  bool has_sinks = false;
 };
 
 // Less than a tile, whole blocks and spans, one more, odd sizes; shared key heads, also of another
@@ -378,7 +395,12 @@ TYPED_TEST(NarrowKernels, Attention) {
         AttentionShape{1, 333, 2, 80, 1, 2}, AttentionShape{2, 33, 2, 8, 2, 2, 2},
         AttentionShape{1, 128, 1, 128}}) {
     SCOPED_TRACE(testing::Message() << shape.seq_len << " x " << shape.head_dim);
-    NarrowAttention<TypeParam>(shape).expect_wide();
+    for (const bool has_sinks : {false, true}) {
+      if (has_sinks && shape.seq_len > 150) continue;  // an emulated device takes long for these
+      NarrowAttention<TypeParam> c(shape);
+      c.has_sinks = has_sinks;
+      c.expect_wide();
+    }
   }
 }
 

@@ -73,4 +73,24 @@ constexpr Gate silu(float z) {
   return {z * s, s + z * s * (decay * s)};
 }
 
+/// A gate, and the factor by which it lets its value through.
+struct GatedValue {
+  Gate gate;
+  float factor, factor_slope;
+};
+
+inline constexpr float clamped_steepness = 1.702f, clamped_limit = 7.0f;
+
+/// See clamped_swiglu_forward.
+constexpr GatedValue clamped(float gate, float value) {
+  const float z = gate > clamped_limit ? clamped_limit : gate;
+  const float above = value > clamped_limit ? clamped_limit : value;
+  const float bounded = above < -clamped_limit ? -clamped_limit : above;
+  const float decay = vector_exp(-clamped_steepness * z), s = 1.0f / (1.0f + decay);
+  const float slope = s + clamped_steepness * z * s * (decay * s);
+  return {{z * s, gate > clamped_limit ? 0.0f : slope},
+          1.0f + bounded,
+          value > clamped_limit || value < -clamped_limit ? 0.0f : 1.0f};
+}
+
 }  // namespace brume::kernels

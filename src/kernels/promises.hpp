@@ -124,6 +124,15 @@ void promise_experts(const char* kernel, const X& x, const W& w, const Y& y, con
           kernel, "[R, I], [H O, I] and [R, O] must fit");
 }
 
+template <class Bias, class Y>
+void promise_experts_bias(const char* kernel, const Bias& bias, const Y& y, const Routes& routes,
+                          const ConstVector& gates) {
+  promise_held(kernel, y, routes);
+  promise(bias.extent(0) == std::size_t(routes.num_held) && bias.extent(1) == y.extent(1) &&
+              (gates.data() == nullptr || is_column_of(gates, y)),
+          kernel, "biases [H, O], gates [R], or none, and [R, O] must fit");
+}
+
 template <class X, class Gain, class Y, class Rstd>
 void promise_norm(const char* kernel, const X& x, const Gain& gain, const Y& y, const Rstd& rstd) {
   promise(same_extents(x, y) && is_row_of(gain, x) && is_column_of(rstd, x), kernel,
@@ -208,6 +217,23 @@ void promise_attention(const char* kernel, const AttentionShape& shape, const Qk
           kernel, "qkv [N, (H + 2 K) D], o [N, H D] and lse [batch H T] must fit the shape");
   promise(shape.key_head(shape.heads - 1) < shape.keys(), kernel,
           "each group of query heads needs a key head");
+}
+
+template <class Sinks>
+void promise_sinks(const char* kernel, const AttentionShape& shape, const Sinks& sinks) {
+  promise(sinks.data() == nullptr || sinks.extent(0) == std::size_t(shape.heads), kernel,
+          "sinks must be empty or [H]");
+}
+
+template <class Sinks, class O, class DO>
+void promise_attention_sinks(const char* kernel, const AttentionShape& shape, const Sinks& sinks,
+                             const O& o, const ConstVector& lse, const DO& d_o,
+                             const ConstVector& d_sinks) {
+  const std::size_t tokens = std::size_t(shape.batch) * shape.seq_len, heads = shape.heads;
+  promise(sinks.extent(0) == heads && d_sinks.extent(0) == heads && o.extent(0) == tokens &&
+              o.extent(1) == heads * shape.head_dim && same_extents(d_o, o) &&
+              lse.extent(0) == tokens * heads,
+          kernel, "sinks and dsinks [H], o and do [N, H D] and lse [batch H T] must fit the shape");
 }
 
 template <class Qkv, class O, class Cache>

@@ -222,4 +222,19 @@ constexpr void write_logits_gradient(const float* logits, const Router& router,
   }
 }
 
+/// The expert of a row, counted from the first one that the rank holds.
+///
+/// @param begins  Routes::begins, where the kernel runs
+constexpr int held_expert(const std::int32_t* begins, int num_held, std::int64_t row) {
+  int first = 0, end = num_held;  // the first of its end is behind the row
+  while (first < end) {
+    const int middle = (first + end) / 2;
+    if (begins[middle + 1] > row)
+      end = middle;
+    else
+      first = middle + 1;
+  }
+  return first;
+}
+
 }  // namespace brume::kernels

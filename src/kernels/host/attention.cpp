@@ -14,6 +14,10 @@ namespace {
 struct Running {
   std::array<float, query_block> top;    // largest score so far
   std::array<float, query_block> sum{};  // of exp(score - top) so far; 0 before the first
+
+  explicit Running(const float* sink) {
+    if (sink != nullptr) top.fill(*sink), sum.fill(1.0f);
+  }
 };
 
 /// scores -> exp(scores - top); `out` rows [rows, D] so far are scaled to the new top.
@@ -40,11 +44,13 @@ void softmax_tile(const Tile& tile, const AttentionShape& shape, float* scores, 
 }
 
 /// One block of queries of one head: rows of `out` and `lse` from `first_query` on.
-void forward_block(const AttentionShape& shape, const Head<const float>& in, int first_query,
-                   float* out, std::int64_t stride, float* lse) {
+///
+/// @param sink  the head's; null: none
+void forward_block(const AttentionShape& shape, const Head<const float>& in, const float* sink,
+                   int first_query, float* out, std::int64_t stride, float* lse) {
   const int head_dim = shape.head_dim;
   alignas(Lanes) float scores[score_floats];
-  Running running;
+  Running running(sink);
   const int last_query = std::min(first_query + query_block, shape.seq_len);
   for (int n = first_query; n < last_query; ++n) std::fill_n(out + n * stride, head_dim, 0.0f);
   for (int first_key = shape.first_key(in.sequence, first_query) / key_block * key_block;
@@ -64,7 +70,7 @@ void forward_block(const AttentionShape& shape, const Head<const float>& in, int
 }
 
 void forward(const AttentionShape& shape, const ConstMatrix& qkv, const Matrix& o,
-             const Vector& lse) {
+             const Vector& lse, const ConstVector& sinks) {
   const int blocks = int(ceil_div(shape.seq_len, query_block));
   const std::int64_t units = std::int64_t(shape.batch) * shape.heads * blocks;
   for_each("attention_forward", units, [=](std::int64_t unit) {
@@ -72,28 +78,33 @@ void forward(const AttentionShape& shape, const ConstMatrix& qkv, const Matrix& 
     const int h = int(unit / blocks % shape.heads), b = int(unit / blocks / shape.heads);
     float* const out = &o(std::int64_t(b) * shape.seq_len, h * shape.head_dim);
     float* const sums = lse.data() + (std::int64_t(b) * shape.heads + h) * shape.seq_len;
-    forward_block(shape, head_of(qkv, shape, b, h), block * query_block, out, o.stride(0), sums);
+    const float* const sink = sinks.data() != nullptr ? &sinks(h) : nullptr;
+    forward_block(shape, head_of(qkv, shape, b, h), sink, block * query_block, out, o.stride(0),
+                  sums);
   });
 }
 
 /// The forward of 16-bit storage: by tiles, or on fp32 copies of one head at a time.
 template <Narrow Storage>
 void forward(const AttentionShape& shape, const MatrixView<const Storage>& qkv,
-             const MatrixView<Storage>& o, const Vector& lse) {
+             const MatrixView<Storage>& o, const Vector& lse, const ConstVectorOf<Storage>& sinks) {
   for_each("attention_forward", std::int64_t(shape.batch) * shape.heads, [=](std::int64_t unit) {
     const int h = int(unit % shape.heads), b = int(unit / shape.heads);
     const Head in = head_of(qkv, shape, b, h);
     Storage* const out = &o(std::int64_t(b) * shape.seq_len, h * shape.head_dim);
+    const bool has_sink = sinks.data() != nullptr;
+    const float own_sink = has_sink ? float(sinks(h)) : 0.0f;
+    const float* const sink = has_sink ? &own_sink : nullptr;
     if constexpr (std::is_same_v<Storage, bfloat16>)
-      if (has_tile_registers() && forward_by_tiles(shape, in, out, std::int64_t(o.stride(0)),
+      if (has_tile_registers() && forward_by_tiles(shape, in, sink, out, std::int64_t(o.stride(0)),
                                                    lse.data() + unit * shape.seq_len))
         return;
     WideHead wide(shape, 4);
     wide.load(0, in.q, in.stride), wide.load(1, in.k, in.stride), wide.load(2, in.v, in.stride);
     const Head<float> head = wide.head(0, b);
     for (int first = 0; first < shape.seq_len; first += query_block)
-      forward_block(shape, {head.q, head.k, head.v, head.stride, b}, first, wide.at(3), head.stride,
-                    lse.data() + unit * shape.seq_len);
+      forward_block(shape, {head.q, head.k, head.v, head.stride, b}, sink, first, wide.at(3),
+                    head.stride, lse.data() + unit * shape.seq_len);
     wide.store(3, out, o.stride(0));
   });
 }
@@ -102,15 +113,17 @@ void forward(const AttentionShape& shape, const MatrixView<const Storage>& qkv,
 
 template <class Storage>
 void attention_forward(const AttentionShape& shape, ConstMatrixOf<Storage> qkv, MatrixOf<Storage> o,
-                       Vector lse) {
+                       Vector lse, ConstVectorOf<Storage> sinks) {
   promise_attention("attention_forward", shape, qkv, o, lse);
-  forward(shape, qkv, o, lse);
+  promise_sinks("attention_forward", shape, sinks);
+  forward(shape, qkv, o, lse, sinks);
 }
 
-template void attention_forward<float>(const AttentionShape&, ConstMatrix, Matrix, Vector);
+template void attention_forward<float>(const AttentionShape&, ConstMatrix, Matrix, Vector,
+                                       ConstVector);
 template void attention_forward<bfloat16>(const AttentionShape&, ConstMatrixOf<bfloat16>,
-                                          MatrixOf<bfloat16>, Vector);
+                                          MatrixOf<bfloat16>, Vector, ConstVectorOf<bfloat16>);
 template void attention_forward<float16>(const AttentionShape&, ConstMatrixOf<float16>,
-                                         MatrixOf<float16>, Vector);
+                                         MatrixOf<float16>, Vector, ConstVectorOf<float16>);
 
 }  // namespace brume::kernels

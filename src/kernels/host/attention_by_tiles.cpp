@@ -206,8 +206,8 @@ BRUME_WITH_TILES void softmax_columns(const AttentionShape& shape, const Sight& 
 
 }  // namespace
 
-bool forward_by_tiles(const AttentionShape& shape, const Head<const bfloat16>& in, bfloat16* o,
-                      std::int64_t stride, float* lse) {
+bool forward_by_tiles(const AttentionShape& shape, const Head<const bfloat16>& in,
+                      const float* sink, bfloat16* o, std::int64_t stride, float* lse) {
   const int T = shape.seq_len, D = shape.head_dim;
   const int tokens = int(round_up(T, side)), columns = int(round_up(D, side));
   const int steps = columns / tile_inner;
@@ -241,6 +241,7 @@ bool forward_by_tiles(const AttentionShape& shape, const Head<const bfloat16>& i
                      queries + (half * steps + s) * tile_elements);
     std::fill_n(out, side * columns, 0.0f);
     Running running[2];
+    if (sink != nullptr) running[0] = running[1] = {.top = every(*sink), .sum = every(1.0f)};
     const int end = query + side;
     for (int first = sight.first_key(query) / side * side; first < end; first += span) {
       const int count = std::min(span, end - first);
@@ -492,8 +493,8 @@ namespace brume::kernels {
 
 struct TiledBackward::Arrays {};
 
-bool forward_by_tiles(const AttentionShape&, const Head<const bfloat16>&, bfloat16*, std::int64_t,
-                      float*) {
+bool forward_by_tiles(const AttentionShape&, const Head<const bfloat16>&, const float*, bfloat16*,
+                      std::int64_t, float*) {
   return false;
 }
 TiledBackward::TiledBackward(const AttentionShape& shape, const Head<const bfloat16>&)

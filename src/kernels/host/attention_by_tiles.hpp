@@ -17,12 +17,13 @@ struct HeadOutput {
 
 /// Forward of one head. Weights are rounded to bf16 before they multiply values; sums are fp32.
 ///
-/// @param o    rows of the output, `stride` elements apart
-/// @param lse  [T]
-/// @return     false, with nothing to rely on in `o`, if an operand is not finite: a tile cannot
-///             leave out the product of a hidden key
-bool forward_by_tiles(const AttentionShape& shape, const Head<const bfloat16>& in, bfloat16* o,
-                      std::int64_t stride, float* lse);
+/// @param sink  the head's; null: none
+/// @param o     rows of the output, `stride` elements apart
+/// @param lse   [T]
+/// @return      false, with nothing to rely on in `o`, if an operand is not finite: a tile cannot
+///              leave out the product of a hidden key
+bool forward_by_tiles(const AttentionShape& shape, const Head<const bfloat16>& in,
+                      const float* sink, bfloat16* o, std::int64_t stride, float* lse);
 
 /// Backward of a key head and its query heads. Weights and gradients of scores are rounded to bf16.
 class TiledBackward {

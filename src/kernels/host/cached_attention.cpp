@@ -58,6 +58,9 @@ class Queries {
         top_(std::size_t(count)),
         total_(std::size_t(count)) {}
 
+  /// Begins the softmax of query i.
+  void begin(int i, float sink) { top_[i] = sink, total_[i] = 1.0f; }
+
   float* q(int i) { return q_.data() + std::int64_t(i) * head_dim_; }
   float* sum(int i) { return sums_.data() + std::int64_t(i) * head_dim_; }
 
@@ -119,13 +122,14 @@ void add_weighed_sums(int count, int columns, const Weighed& in, float* out) {
 template <class Storage>
 void attend_run(const AttentionShape& shape, const ConstMatrixOf<Storage>& qkv,
                 const KeyCache<Storage>& cache, const TokenRun& run, const HeadGroup& group,
-                const MatrixOf<Storage>& o) {
+                const ConstVectorOf<Storage>& sinks, const MatrixOf<Storage>& o) {
   const auto [first_head, heads] = group;
   const int head_dim = shape.head_dim, count = run.count * heads, key = shape.key_head(first_head);
   const float scale = shape.score_scale();
   Queries queries(count, head_dim);
   for (int i = 0; i < count; ++i) {
     const Storage* const q = &qkv(run.first + i / heads, (first_head + i % heads) * head_dim);
+    if (sinks.data() != nullptr) queries.begin(i, sinks(first_head + i % heads));
     float* const to = queries.q(i);
 #pragma omp simd
     for (int d = 0; d < head_dim; ++d) to[d] = q[d];
@@ -167,12 +171,12 @@ void attend_run(const AttentionShape& shape, const ConstMatrixOf<Storage>& qkv,
 
 template <class Storage>
 void attend(const AttentionShape& shape, const ConstMatrixOf<Storage>& qkv,
-            const KeyCache<Storage>& cache, const std::vector<HeadGroup>& groups, int longest,
-            const MatrixOf<Storage>& o) {
+            const KeyCache<Storage>& cache, const ConstVectorOf<Storage>& sinks,
+            const std::vector<HeadGroup>& groups, int longest, const MatrixOf<Storage>& o) {
   const std::vector<TokenRun> runs = runs_of(shape, cache, qkv.extent_int(0), longest);
   for_each("cached_attention", std::ssize(runs) * std::ssize(groups), [&](std::int64_t unit) {
     attend_run(shape, qkv, cache, runs[std::size_t(unit) / groups.size()],
-               groups[std::size_t(unit) % groups.size()], o);
+               groups[std::size_t(unit) % groups.size()], sinks, o);
   });
 }
 
@@ -180,8 +184,10 @@ void attend(const AttentionShape& shape, const ConstMatrixOf<Storage>& qkv,
 
 template <class Storage>
 void cached_attention(const AttentionShape& shape, ConstMatrixOf<Storage> qkv,
-                      const KeyCache<Storage>& cache, MatrixOf<Storage> o) {
+                      const KeyCache<Storage>& cache, MatrixOf<Storage> o,
+                      ConstVectorOf<Storage> sinks) {
   promise_cached_attention("cached_attention", shape, qkv, cache, o);
+  promise_sinks("cached_attention", shape, sinks);
   const int head_dim = shape.head_dim;
   for_each("keep_keys", qkv.extent(0), [=](std::int64_t n) {
     const int sequence = cache.sequences[n];
@@ -203,7 +209,7 @@ void cached_attention(const AttentionShape& shape, ConstMatrixOf<Storage> qkv,
     else
       ++groups.back().count;
   const int most_heads = std::ranges::max(groups, {}, &HeadGroup::count).count;
-  attend(shape, qkv, cache, groups, std::max(1, most_queries / most_heads), o);
+  attend(shape, qkv, cache, sinks, groups, std::max(1, most_queries / most_heads), o);
 }
 
 }  // namespace brume::kernels

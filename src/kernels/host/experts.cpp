@@ -43,9 +43,15 @@ std::vector<std::int32_t> loads_of(const Routes& routes, std::int64_t tokens,
 }  // namespace
 
 template <class Storage>
-void router_forward(ConstMatrixOf<Storage> x, ConstMatrixOf<Storage> w, Matrix logits) {
+void router_forward(ConstMatrixOf<Storage> x, ConstMatrixOf<Storage> w, Matrix logits,
+                    ConstVectorOf<Storage> bias) {
   promise_product("router_forward", x, w, logits);
   product(factor(x), factor(w, Transpose::yes), x.extent(1), Write::replace, logits);
+  if (bias.data() == nullptr) return;
+  promise(is_row_of(bias, logits), "router_forward", "the bias must be empty or [E]");
+  for_each("router_bias", logits.extent(0), [=](std::int64_t n) {
+    for (int e = 0; e < logits.extent_int(1); ++e) logits(n, e) += bias(e);
+  });
 }
 
 template <class Storage>
@@ -151,6 +157,48 @@ void combine(ConstMatrixOf<Storage> x, const Routes& routes, ConstMatrixOf<Stora
         for (int c = 0; c < count; ++c) out[c] = added[c] + sums[c];
       }
     }
+  });
+}
+
+template <class Storage>
+void add_experts_bias(ConstMatrixOf<Storage> b, const Routes& routes, ConstVector gates,
+                      MatrixOf<Storage> y) {
+  promise_experts_bias("add_experts_bias", b, y, routes, gates);
+  const int width = y.extent_int(1);
+  for_each("add_experts_bias", y.extent(0), [=](std::int64_t r) {
+    const Storage* const in = &b(held_expert(routes.host_begins, routes.num_held, r), 0);
+    const float gate = gates.data() != nullptr ? gates(r) : 1.0f;
+    Storage* const out = &y(r, 0);
+#pragma omp simd
+    for (int c = 0; c < width; ++c) out[c] = Storage(float(out[c]) + gate * float(in[c]));
+  });
+}
+
+template <class Storage>
+void experts_bias_backward(ConstMatrixOf<Storage> dy, const Routes& routes, ConstVector gates,
+                           Write write, Matrix db) {
+  promise_experts_bias("experts_bias_backward", db, dy, routes, gates);
+  for_each("experts_bias_backward", routes.num_held, [=](std::int64_t h) {
+    float* const sum = &db(h, 0);
+    const int width = db.extent_int(1);
+    if (write == Write::replace) std::fill_n(sum, width, 0.0f);
+    for (std::int64_t r = routes.host_begins[h]; r < routes.host_begins[h + 1]; ++r) {
+      const float gate = gates.data() != nullptr ? gates(r) : 1.0f;
+      const Storage* const row = &dy(r, 0);
+#pragma omp simd
+      for (int c = 0; c < width; ++c) sum[c] += gate * float(row[c]);
+    }
+  });
+}
+
+template <class Storage>
+void experts_bias_backward_gates(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> b,
+                                 const Routes& routes, Vector d_gates) {
+  promise_experts_bias("experts_bias_backward_gates", b, dy, routes, d_gates);
+  for_each("experts_bias_backward_gates", dy.extent(0), [=](std::int64_t r) {
+    const Storage* const bias = &b(held_expert(routes.host_begins, routes.num_held, r), 0);
+    const Storage* const row = &dy(r, 0);
+    d_gates(r) = sum_terms(dy.extent_int(1), [=](int c) { return row[c] * bias[c]; });
   });
 }
 

@@ -2,9 +2,12 @@
 
 namespace brume::kernels {
 
-template void router_forward<float>(ConstMatrixOf<float>, ConstMatrixOf<float>, Matrix);
-template void router_forward<bfloat16>(ConstMatrixOf<bfloat16>, ConstMatrixOf<bfloat16>, Matrix);
-template void router_forward<float16>(ConstMatrixOf<float16>, ConstMatrixOf<float16>, Matrix);
+template void router_forward<float>(ConstMatrixOf<float>, ConstMatrixOf<float>, Matrix,
+                                    ConstVectorOf<float>);
+template void router_forward<bfloat16>(ConstMatrixOf<bfloat16>, ConstMatrixOf<bfloat16>, Matrix,
+                                       ConstVectorOf<bfloat16>);
+template void router_forward<float16>(ConstMatrixOf<float16>, ConstMatrixOf<float16>, Matrix,
+                                      ConstVectorOf<float16>);
 template void router_backward<float>(ConstMatrix, ConstMatrixOf<float>, ConstMatrixOf<float>, Write,
                                      Matrix, MatrixOf<float>);
 template void router_backward<bfloat16>(ConstMatrix, ConstMatrixOf<bfloat16>,
@@ -26,5 +29,23 @@ template void combine<bfloat16>(ConstMatrixOf<bfloat16>, const Routes&, ConstMat
                                 MatrixOf<bfloat16>);
 template void combine<float16>(ConstMatrixOf<float16>, const Routes&, ConstMatrixOf<float16>,
                                MatrixOf<float16>);
+template void add_experts_bias<float>(ConstMatrixOf<float>, const Routes&, ConstVector,
+                                      MatrixOf<float>);
+template void add_experts_bias<bfloat16>(ConstMatrixOf<bfloat16>, const Routes&, ConstVector,
+                                         MatrixOf<bfloat16>);
+template void add_experts_bias<float16>(ConstMatrixOf<float16>, const Routes&, ConstVector,
+                                        MatrixOf<float16>);
+template void experts_bias_backward<float>(ConstMatrixOf<float>, const Routes&, ConstVector, Write,
+                                           Matrix);
+template void experts_bias_backward<bfloat16>(ConstMatrixOf<bfloat16>, const Routes&, ConstVector,
+                                              Write, Matrix);
+template void experts_bias_backward<float16>(ConstMatrixOf<float16>, const Routes&, ConstVector,
+                                             Write, Matrix);
+template void experts_bias_backward_gates<float>(ConstMatrixOf<float>, ConstMatrixOf<float>,
+                                                 const Routes&, Vector);
+template void experts_bias_backward_gates<bfloat16>(ConstMatrixOf<bfloat16>,
+                                                    ConstMatrixOf<bfloat16>, const Routes&, Vector);
+template void experts_bias_backward_gates<float16>(ConstMatrixOf<float16>, ConstMatrixOf<float16>,
+                                                   const Routes&, Vector);
 
 }  // namespace brume::kernels

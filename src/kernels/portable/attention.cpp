@@ -32,7 +32,7 @@ struct Query {
 /// A unit a query, which goes over the keys that it sees.
 template <int held, class Storage>
 void forward(const AttentionShape& shape, const ConstMatrixOf<Storage>& qkv,
-             const MatrixOf<Storage>& o, const Vector& lse) {
+             const MatrixOf<Storage>& o, const Vector& lse, const ConstVectorOf<Storage>& sinks) {
   const std::int64_t units = std::int64_t(shape.batch) * shape.heads * shape.seq_len;
   const float scale = shape.score_scale();
   for_each_unit(
@@ -41,7 +41,8 @@ void forward(const AttentionShape& shape, const ConstMatrixOf<Storage>& qkv,
         if (unit >= units) return;
         const HeadOf at(shape, unit);
         const Row<held> zero(shape, lane_of(team));
-        Query<held> query{zero, zero, {}, scale, shape.cap};
+        const int head = int(unit / shape.seq_len % shape.heads);
+        Query<held> query{zero, zero, running_of(sinks, head), scale, shape.cap};
         query.q.load(&qkv(at.token(at.row), at.query_column));
         int key = shape.first_key(at.sequence, at.row);
         for (; key + at_once <= at.row + 1; key += at_once)
@@ -53,23 +54,51 @@ void forward(const AttentionShape& shape, const ConstMatrixOf<Storage>& qkv,
       });
 }
 
+/// Adds sinks to a softmax without them: lse' = log(e^lse + e^sink), o' = o e^(lse - lse').
+template <class Storage>
+void add_sinks(const AttentionShape& shape, const MatrixOf<Storage>& o, const Vector& lse,
+               const ConstVectorOf<Storage>& sinks) {
+  const std::int64_t units = std::int64_t(shape.batch) * shape.heads * shape.seq_len;
+  for_each_unit(
+      "attention_forward_sinks", units, KOKKOS_LAMBDA(const Team& team) {
+        const std::int64_t unit = unit_of(team);
+        if (unit >= units) return;
+        const HeadOf at(shape, unit);
+        const float sink = sinks(int(unit / shape.seq_len % shape.heads));
+        const bool first = lane_of(team) == 0;
+        const float before = sum_of_lanes(team, first ? lse(unit) : 0.0f);
+        const float top = sink > before ? sink : before;
+        const float after = top + std::log(vector_exp(sink - top) + vector_exp(before - top));
+        const float share = vector_exp(before - after);
+        Storage* const row = &o(at.token(at.row), at.output_column);
+        for (int d = lane_of(team); d < shape.head_dim; d += unit_lanes)
+          row[d] = Storage(share * float(row[d]));
+        if (first) lse(unit) = after;
+      });
+}
+
 }  // namespace
 
 template <class Storage>
 void attention_forward(const AttentionShape& shape, ConstMatrixOf<Storage> qkv, MatrixOf<Storage> o,
-                       Vector lse) {
+                       Vector lse, ConstVectorOf<Storage> sinks) {
   promise_attention("attention_forward", shape, qkv, o, lse);
+  promise_sinks("attention_forward", shape, sinks);
   if constexpr (sizeof(Storage) == 2)
-    if (fused_attention(Pass::forward, shape, fused_operands<Storage>(qkv, o, lse))) return;
+    if (fused_attention(Pass::forward, shape, fused_operands<Storage>(qkv, o, lse))) {
+      if (sinks.data() != nullptr) add_sinks<Storage>(shape, o, lse, sinks);
+      return;
+    }
   with_features_held("attention_forward", shape, [&](auto held) {
-    forward<decltype(held)::value, Storage>(shape, qkv, o, lse);
+    forward<decltype(held)::value, Storage>(shape, qkv, o, lse, sinks);
   });
 }
 
-template void attention_forward<float>(const AttentionShape&, ConstMatrix, Matrix, Vector);
+template void attention_forward<float>(const AttentionShape&, ConstMatrix, Matrix, Vector,
+                                       ConstVector);
 template void attention_forward<bfloat16>(const AttentionShape&, ConstMatrixOf<bfloat16>,
-                                          MatrixOf<bfloat16>, Vector);
+                                          MatrixOf<bfloat16>, Vector, ConstVectorOf<bfloat16>);
 template void attention_forward<float16>(const AttentionShape&, ConstMatrixOf<float16>,
-                                         MatrixOf<float16>, Vector);
+                                         MatrixOf<float16>, Vector, ConstVectorOf<float16>);
 
 }  // namespace brume::kernels

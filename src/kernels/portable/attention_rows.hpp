@@ -93,6 +93,13 @@ struct Running {
   }
 };
 
+/// The start of a query's softmax: a sink is the first score.
+template <class Sinks>
+KOKKOS_INLINE_FUNCTION Running running_of(const Sinks& sinks, int head) {
+  if (sinks.data() == nullptr) return {};
+  return {float(sinks(head)), 1.0f};
+}
+
 /// Calls body(std::integral_constant<int, held>) with room for a head's features.
 template <class Body>
 void with_features_held(const char* kernel, const AttentionShape& shape, const Body& body) {

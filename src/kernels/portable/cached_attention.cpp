@@ -30,7 +30,8 @@ void keep(const AttentionShape& shape, const ConstMatrixOf<Storage>& qkv,
 /// A unit a query, which goes over the keys that it sees.
 template <int held, class Storage>
 void attend(const AttentionShape& shape, const ConstMatrixOf<Storage>& qkv,
-            const KeyCache<Storage>& cache, const MatrixOf<Storage>& o) {
+            const KeyCache<Storage>& cache, const MatrixOf<Storage>& o,
+            const ConstVectorOf<Storage>& sinks) {
   const std::int64_t units = std::int64_t(qkv.extent(0)) * shape.heads;
   const float scale = shape.score_scale(), cap = shape.cap;
   for_each_unit(
@@ -42,7 +43,7 @@ void attend(const AttentionShape& shape, const ConstMatrixOf<Storage>& qkv,
         if (sequence < 0) return;
         const int place = shape.documents.place(n, shape.seq_len);
         Row<held> q(shape, lane_of(team)), sum(shape, lane_of(team));
-        Running running;
+        Running running = running_of(sinks, head);
         q.load(&qkv(n, head * shape.head_dim));
         const int before = shape.window > 0 ? place - shape.window + 1 : 0;
         for (int key = before > 0 ? before : 0; key <= place; ++key) {
@@ -60,11 +61,13 @@ void attend(const AttentionShape& shape, const ConstMatrixOf<Storage>& qkv,
 
 template <class Storage>
 void cached_attention(const AttentionShape& shape, ConstMatrixOf<Storage> qkv,
-                      const KeyCache<Storage>& cache, MatrixOf<Storage> o) {
+                      const KeyCache<Storage>& cache, MatrixOf<Storage> o,
+                      ConstVectorOf<Storage> sinks) {
   promise_cached_attention("cached_attention", shape, qkv, cache, o);
+  promise_sinks("cached_attention", shape, sinks);
   keep<Storage>(shape, qkv, cache, o);
   with_features_held("cached_attention", shape, [&](auto held) {
-    attend<decltype(held)::value, Storage>(shape, qkv, cache, o);
+    attend<decltype(held)::value, Storage>(shape, qkv, cache, o, sinks);
   });
 }
 

@@ -149,12 +149,20 @@ void sort_copies(const Routes& routes, const Parts& parts) {
 }  // namespace
 
 template <class Storage>
-void router_forward(ConstMatrixOf<Storage> x, ConstMatrixOf<Storage> w, Matrix logits) {
+void router_forward(ConstMatrixOf<Storage> x, ConstMatrixOf<Storage> w, Matrix logits,
+                    ConstVectorOf<Storage> bias) {
   promise_product("router_forward", x, w, logits);
   if constexpr (std::is_same_v<Storage, float>)
     linear_forward(x, w, Write::replace, logits);
   else
     narrow_router_forward<Storage>(x, w, logits);
+  if (bias.data() == nullptr) return;
+  promise(is_row_of(bias, logits), "router_forward", "the bias must be empty or [E]");
+  const std::int64_t experts = std::int64_t(logits.extent(1));
+  for_each(
+      "router_bias", std::int64_t(logits.extent(0)) * experts, KOKKOS_LAMBDA(std::int64_t i) {
+        logits(i / experts, i % experts) += float(bias(i % experts));
+      });
 }
 
 template <class Storage>
@@ -275,6 +283,51 @@ void combine(ConstMatrixOf<Storage> x, const Routes& routes, ConstMatrixOf<Stora
               return optional(added, &y(n, 0), c) + sum;
             },
             [&](int c, float value) { y(n, c) = value; });
+      });
+}
+
+template <class Storage>
+void add_experts_bias(ConstMatrixOf<Storage> b, const Routes& routes, ConstVector gates,
+                      MatrixOf<Storage> y) {
+  promise_experts_bias("add_experts_bias", b, y, routes, gates);
+  for_each_row(
+      "add_experts_bias", y.extent(0), KOKKOS_LAMBDA(const Team& team) {
+        const std::int64_t r = team.league_rank();
+        const int h = held_expert(routes.begins, routes.num_held, r);
+        const float gate = gates.data() != nullptr ? gates(r) : 1.0f;
+        along(
+            team, y.extent_int(1), [&](int c) { return float(y(r, c)) + gate * float(b(h, c)); },
+            [&](int c, float value) { y(r, c) = Storage(value); });
+      });
+}
+
+template <class Storage>
+void experts_bias_backward(ConstMatrixOf<Storage> dy, const Routes& routes, ConstVector gates,
+                           Write write, Matrix db) {
+  promise_experts_bias("experts_bias_backward", db, dy, routes, gates);
+  const bool adds = write == Write::accumulate;
+  const std::int64_t width = std::int64_t(db.extent(1));
+  for_each(
+      "experts_bias_backward", routes.num_held * width, KOKKOS_LAMBDA(std::int64_t i) {
+        const std::int64_t h = i / width, c = i % width;
+        float sum = adds ? db(h, c) : 0.0f;
+        for (std::int64_t r = routes.begins[h]; r < routes.begins[h + 1]; ++r)
+          sum += (gates.data() != nullptr ? gates(r) : 1.0f) * float(dy(r, c));
+        db(h, c) = sum;
+      });
+}
+
+template <class Storage>
+void experts_bias_backward_gates(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> b,
+                                 const Routes& routes, Vector d_gates) {
+  promise_experts_bias("experts_bias_backward_gates", b, dy, routes, d_gates);
+  for_each_row(
+      "experts_bias_backward_gates", dy.extent(0), KOKKOS_LAMBDA(const Team& team) {
+        const std::int64_t r = team.league_rank();
+        const int h = held_expert(routes.begins, routes.num_held, r);
+        const float sum = sum_along(team, dy.extent_int(1),
+                                    [&](int c) { return float(dy(r, c)) * float(b(h, c)); });
+        Kokkos::single(Kokkos::PerTeam(team), [&]() { d_gates(r) = sum; });
       });
 }
 

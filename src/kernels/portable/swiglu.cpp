@@ -16,14 +16,17 @@ KOKKOS_INLINE_FUNCTION float factor(const ConstVector& gates, int n) {
   return gates.data() != nullptr ? gates(n) : 1.0f;
 }
 
-/// The gate of GeGLU or SwiGLU.
-template <bool gelu>
-KOKKOS_INLINE_FUNCTION Gate gate_of(float z) {
-  if constexpr (gelu) return gelu_gate(z);
-  return silu(z);
+enum class Activation { silu, gelu, clamped };
+
+/// A gate and its value's factor.
+template <Activation kind>
+KOKKOS_INLINE_FUNCTION GatedValue parts_of(float z, float value) {
+  if constexpr (kind == Activation::clamped) return clamped(z, value);
+  if constexpr (kind == Activation::gelu) return {gelu_gate(z), value, 1.0f};
+  return {silu(z), value, 1.0f};
 }
 
-template <bool gelu, class Storage>
+template <Activation kind, class Storage>
 void forward(const char* kernel, const ConstMatrixOf<Storage>& u, const MatrixOf<Storage>& a,
              const ConstVector& gates) {
   promise_swiglu(kernel, u, a);
@@ -38,18 +41,21 @@ void forward(const char* kernel, const ConstMatrixOf<Storage>& u, const MatrixOf
               return Column{u(n, f), u(n, width + f), 0.0f};
             },
             [&](int f, const Column& at) {
-              a(n, f) = g * (gate_of<gelu>(at.gate).value * at.value);
+              const GatedValue parts = parts_of<kind>(at.gate, at.value);
+              a(n, f) = g * (parts.gate.value * parts.factor);
             });
       });
 }
 
-template <bool gelu, class Storage>
+template <Activation kind, class Storage>
 void backward(const char* kernel, const ConstMatrixOf<Storage>& u, const ConstMatrixOf<Storage>& da,
-              const MatrixOf<Storage>& du, const ConstVector& gates, const Vector& d_gates) {
+              const MatrixOf<Storage>& du, const ConstVector& gates, const Vector& d_gates,
+              Write write) {
   promise_swiglu(kernel, u, da);
   promise_swiglu(kernel, du, da);
   promise_gates(kernel, da, gates);
   promise_gates(kernel, da, d_gates);
+  const bool adds = write == Write::accumulate;
   for_each_row(
       kernel, u.extent(0), KOKKOS_LAMBDA(const Team& team) {
         const int n = team.league_rank(), width = da.extent_int(1);
@@ -61,15 +67,16 @@ void backward(const char* kernel, const ConstMatrixOf<Storage>& u, const ConstMa
               return Column{u(n, f), u(n, width + f), da(n, f)};
             },
             [&](int f, const Column& at) {
-              const Gate gate = gate_of<gelu>(at.gate);
+              const GatedValue parts = parts_of<kind>(at.gate, at.value);
               const float scaled = g * at.grad;
-              du(n, width + f) = scaled * gate.value;
-              du(n, f) = scaled * at.value * gate.slope;
-              d_gate += at.grad * (gate.value * at.value);
+              du(n, width + f) = scaled * parts.gate.value * parts.factor_slope;
+              du(n, f) = scaled * parts.factor * parts.gate.slope;
+              d_gate += at.grad * (parts.gate.value * parts.factor);
             });
         if (d_gates.data() == nullptr) return;
         d_gate = of_row(team, d_gate, [](float a, float b) { return a + b; });
-        Kokkos::single(Kokkos::PerTeam(team), [&]() { d_gates(n) = d_gate; });
+        Kokkos::single(Kokkos::PerTeam(team),
+                       [&]() { d_gates(n) = adds ? d_gates(n) + d_gate : d_gate; });
       });
 }
 
@@ -77,23 +84,35 @@ void backward(const char* kernel, const ConstMatrixOf<Storage>& u, const ConstMa
 
 template <class Storage>
 void swiglu_forward(ConstMatrixOf<Storage> u, MatrixOf<Storage> a, ConstVector gates) {
-  forward<false, Storage>("swiglu_forward", u, a, gates);
+  forward<Activation::silu, Storage>("swiglu_forward", u, a, gates);
 }
 
 template <class Storage>
 void swiglu_backward(ConstMatrixOf<Storage> u, ConstMatrixOf<Storage> da, MatrixOf<Storage> du,
-                     ConstVector gates, Vector d_gates) {
-  backward<false, Storage>("swiglu_backward", u, da, du, gates, d_gates);
+                     ConstVector gates, Vector d_gates, Write write) {
+  backward<Activation::silu, Storage>("swiglu_backward", u, da, du, gates, d_gates, write);
 }
 
 template <class Storage>
 void geglu_forward(ConstMatrixOf<Storage> u, MatrixOf<Storage> a) {
-  forward<true, Storage>("geglu_forward", u, a, {});
+  forward<Activation::gelu, Storage>("geglu_forward", u, a, {});
 }
 
 template <class Storage>
 void geglu_backward(ConstMatrixOf<Storage> u, ConstMatrixOf<Storage> da, MatrixOf<Storage> du) {
-  backward<true, Storage>("geglu_backward", u, da, du, {}, {});
+  backward<Activation::gelu, Storage>("geglu_backward", u, da, du, {}, {}, Write::replace);
+}
+
+template <class Storage>
+void clamped_swiglu_forward(ConstMatrixOf<Storage> u, MatrixOf<Storage> a, ConstVector gates) {
+  forward<Activation::clamped, Storage>("clamped_swiglu_forward", u, a, gates);
+}
+
+template <class Storage>
+void clamped_swiglu_backward(ConstMatrixOf<Storage> u, ConstMatrixOf<Storage> da,
+                             MatrixOf<Storage> du, ConstVector gates, Vector d_gates, Write write) {
+  backward<Activation::clamped, Storage>("clamped_swiglu_backward", u, da, du, gates, d_gates,
+                                         write);
 }
 
 }  // namespace brume::kernels
