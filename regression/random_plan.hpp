@@ -71,6 +71,18 @@ inline model::Config random_experts_model(std::mt19937& random) {
   model.shared_expert_gate = model.shared_expert_ffn_size > 0 && pick(random, {0, 1}) == 1;
   model.first_dense_layers = std::min(pick(random, {0, 0, 1, 2}), model.num_layers - 1);
   choose_router(random, model);
+  if (pick(random, {0, 1, 2}) > 0) return model;
+  model.family = &model::family("gpt_oss");
+  model.qkv_bias = model.linear_bias = true;
+  model.qk_norm = model.shared_expert_gate = false;
+  model.shared_expert_ffn_size = model.first_dense_layers = 0;
+  model.window = pick(random, {0, 5});
+  if (model.window > 0) model.windows = {true, false};
+  model.rope_scaling = {.kind = model::RopeScaling::Kind::yarn,
+                        .factor = 4.0,
+                        .original_seq_len = 6,
+                        .beta_fast = 2.0,
+                        .beta_slow = 0.25};
   return model;
 }
 
@@ -124,6 +136,22 @@ inline std::vector<model::Config> special_models() {
   glm4_moe.routed_scale = 2.5;
   glm4_moe.balance_rate = 0.01;
   glm4_moe.first_dense_layers = 1;
+  model::Config gpt_oss = common;
+  gpt_oss.family = &model::family("gpt_oss");
+  gpt_oss.num_kv_heads = 2;
+  gpt_oss.head_size = 10;
+  gpt_oss.qkv_bias = gpt_oss.linear_bias = true;
+  gpt_oss.num_experts = 4;
+  gpt_oss.experts_per_token = 2;
+  gpt_oss.expert_ffn_size = 20;
+  gpt_oss.window = 5;
+  gpt_oss.windows = {true, false};
+  gpt_oss.rope_theta = 150000.0;
+  gpt_oss.rope_scaling = {.kind = model::RopeScaling::Kind::yarn,
+                          .factor = 32.0,
+                          .original_seq_len = 4,
+                          .truncate = false};
+  gpt_oss.init_std = 0.05;
   model::Config neox = common;
   neox.family = &model::family("neox");
   neox.head_size = 10;
@@ -159,6 +187,8 @@ inline std::vector<model::Config> special_models() {
   gemma2.init_std = gemma3.init_std = 0.15;
   return {qwen3,     neox,    sequential, windowed, mistral, qwen3_moe,
           qwen2_moe, mixtral, olmoe,      glm4_moe, gemma2,  gemma3};
+  qwen2_moe, mixtral, olmoe, gpt_oss, gemma2, gemma3
+};
 }
 
 /// Freezes those parameters of a model whose names contain `part`.

@@ -105,7 +105,7 @@ struct ModelKeys {
   int seq_len = 0;                ///< tokens
   int vocab_size = 0;
   bool tied_head = true;          ///< the output head shares the token embedding's weights
-  bool qkv_bias = true;           ///< but for gpt and neox: false, unless given
+  bool qkv_bias = true;           ///< but for gpt, neox and gpt_oss: false, unless given
   bool linear_bias = true;        ///< bias of the other linear layers
   int layer_norms = 0;            ///< norms a layer has; 0: 1 for falcon, else 2
   bool qk_norm = false;           ///< queries and keys are normalised, each head alone

@@ -27,6 +27,10 @@ struct KernelCall {
   ConstMatrix positions = {};
   ConstVector gain = {}, bias = {};
   ConstMatrix residual = {};  ///< added to `written`
+  ConstVector sinks = {};
+  /// Biases of experts, for their columns of `written` from `first_biased` on.
+  ConstMatrix experts_bias = {};
+  int first_biased = 0;
   kernels::Vector mean = {}, rstd = {}, lse = {};
   kernels::Matrix logits = {};  ///< a router's, or a head's in generation
   kernels::Vector gates = {};
@@ -41,6 +45,9 @@ struct KernelCall {
   kernels::Vector d_gain = {}, d_bias = {};
   kernels::Matrix d_logits = {};
   kernels::Vector d_gates = {};
+  kernels::Write write_d_gates = kernels::Write::replace;  ///< an activation's way to write them
+  kernels::Vector d_sinks = {};
+  kernels::Matrix d_experts_bias = {};
   // Attributes:
   float eps = 0.0f, gain_base = 0.0f;
   float scale = 1.0f;  ///< factor of an embedding, or of the loss
@@ -65,6 +72,11 @@ struct KernelCall {
   void backward_input_through_gelu(ConstMatrix gelu_read, Matrix d_gelu_read) const;
 
  private:
+  /// The columns that experts' biases are added to.
+  template <class Bias>
+  Matrix biased(const Matrix& all, const Bias& bias) const {
+    return kernels::columns<Storage>(all, first_biased, bias.extent_int(1));
+  }
   kernels::Factors factors() const {
     return kind == model::OperatorKind::matmul_fp8 ? kernels::Factors::fp8
                                                    : kernels::Factors::stored;

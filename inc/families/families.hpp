@@ -11,13 +11,16 @@
 namespace brume::families {
 
 enum class NormKind { layer, rms };
-enum class MlpKind { gelu_tanh, gelu_erf, swiglu, geglu };
+enum class MlpKind { gelu_tanh, gelu_erf, swiglu, geglu, clamped_swiglu };
+/// Whether the MLP's first product makes gates and values.
+constexpr bool is_gated(MlpKind mlp) { return mlp >= MlpKind::swiglu; }
 /// Whether attention and MLP read the same input. by_choice: model.parallel_residual decides.
 enum class ParallelBlock { never, always, by_choice };
 
 /// Names of tensors in Hugging Face's files. Maps go from Brume's module, without ".weight",
-/// ".gain" and ".bias", to the tensors that hold equal parts of its rows. A * stands for the number
-/// of an expert: the tensors of expert 0 come first.
+/// ".gain" and ".bias", to the tensors that hold equal parts of its rows; or from a whole parameter
+/// to the tensor that holds it, whose name is whole too. A * stands for the number of an expert:
+/// the tensors of expert 0 come first.
 struct TensorNames {
   using Map = std::map<std::string, std::vector<std::string>>;
   std::string prefix;  ///< begins all names but the head's
@@ -69,7 +72,16 @@ enum class KeyHeads {
   falcon     ///< num_kv_heads, multi_query and new_decoder_architecture, on which norms depend, too
 };
 
+/// Tensors of a layer's experts in files. separate: each expert has its own. interleaved: one holds
+/// all experts' first products, as [experts, inputs, 2 outputs] with gates in even columns and
+/// values in odd ones, and one all second ones, as [experts, inputs, outputs].
+enum class ExpertForm { separate, interleaved };
+
 /// A key of config.json that must have this value.
+struct FixedNumber {
+  std::string key;
+  double value;
+};
 struct FixedKey {
   std::string key;
   bool value;
@@ -114,18 +126,20 @@ struct Architecture {
   bool qkv_bias = false;
   bool qk_norm = false;
   bool window = false;
-  bool experts = false;           ///< layers have these instead of MLPs
-  bool shared_expert = false;     ///< ... and one that every token passes
-  bool sigmoid_router = false;    ///< scores of experts are sigmoids
-  bool joint_qk_norm = false;     ///< norms of queries and keys go over all heads
+  bool experts = false;         ///< layers have these instead of MLPs
+  bool shared_expert = false;   ///< ... and one that every token passes
+  bool sigmoid_router = false;  ///< scores of experts are sigmoids
+  bool joint_qk_norm = false;   ///< norms of queries and keys go over all heads
+  ExpertForm expert_form = ExpertForm::separate;
   TensorNames::Map tensors = {};  ///< a layer's, beside those of the family
   int full_every = 1 << 30;       ///< every so many layers one has no window, unless a file
                                   ///< lists the kinds of layers
   /// Key of the number of layers behind the model's for later tokens, which are not read.
   std::string extra_layers = {};
   std::vector<FixedKey> fixed = {};  ///< checked in files that are read
-  std::string written = "{}";        ///< keys that each new file has, as JSON
-  std::vector<Limit> limits = {};    ///< checked before a file is written
+  std::vector<FixedNumber> fixed_numbers = {};
+  std::string written = "{}";      ///< keys that each new file has, as JSON
+  std::vector<Limit> limits = {};  ///< checked before a file is written
 };
 
 struct Family {
@@ -145,6 +159,9 @@ struct Family {
   bool windows = false;
   bool experts = false;
   bool caps = false;  ///< soft caps of attention scores and logits
+  // No choices:
+  bool sinks = false;         ///< each head has one more trained score in the softmax
+  bool only_experts = false;  ///< no layer has an MLP
   TensorNames tensors;
   std::vector<Architecture> architectures;
 };

@@ -27,6 +27,7 @@ enum class Module {
   post_norm2,
   q_norm,
   k_norm,
+  sinks,  ///< a vector, one more score of each query of a head in the softmax
   qkv,
   q,
   kv,
@@ -92,6 +93,7 @@ enum class OperatorKind {
   gelu_erf,
   swiglu,
   geglu,
+  clamped_swiglu,
   pointwise,
   embedding,
   cross_entropy,
@@ -147,6 +149,7 @@ inline constexpr KernelRule kernel_rules[] = {
     {OperatorKind::gelu_erf, "gelu_erf", true, 0.0, 2, 5, {Need::read}},
     {OperatorKind::swiglu, "swiglu", true, 0.0, 2, 5, {Need::read}},
     {OperatorKind::geglu, "geglu", true, 0.0, 2, 5, {Need::read}},
+    {OperatorKind::clamped_swiglu, "clamped_swiglu", true, 0.0, 2, 5, {Need::read}},
     {OperatorKind::pointwise, "pointwise", false, 1.0, 2, 1, {}},
     {OperatorKind::embedding, "embedding", false, 0.0, 3, 5, {}},
     {OperatorKind::cross_entropy,
@@ -261,9 +264,9 @@ struct Tensor {
 /// Dims by kind: matmul, matmul_fp8, whose factors are rounded to 8 bits, logits and router {M, N,
 /// K}; experts {M, N, K, E}, M of all E on the rank together; attention {batch, T, heads,
 /// head_dim}; cached_attention {N, T, heads, head_dim};
-/// norms, gelu, gelu_erf, swiglu, geglu, dispatch, combine, cut_heads and join_heads {N, C}; rope
-/// {N, heads, head_dim}; pointwise {elements}; embedding {N, C, V}; cross_entropy {N, V};
-/// choose_experts {N, E, k}; sigmoid {N}; dequantize and update {elements}.
+/// norms, gelu, gelu_erf, swiglu, geglu, clamped_swiglu, dispatch, combine, cut_heads and
+/// join_heads {N, C}; rope {N, heads, head_dim}; pointwise {elements}; embedding {N, C, V};
+/// cross_entropy {N, V}; choose_experts {N, E, k}; sigmoid {N}; dequantize and update {elements}.
 struct Operator {
   std::string name;
   OperatorKind kind;

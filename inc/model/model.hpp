@@ -206,7 +206,8 @@ struct Config {
   float embedding_scale() const;
   float score_scale() const;  ///< 1 / sqrt(query_scalar)
   MlpKind mlp() const { return family->mlp; }
-  bool gated() const { return mlp() == MlpKind::swiglu || mlp() == MlpKind::geglu; }
+  bool gated() const { return families::is_gated(mlp()); }
+  bool sinks() const { return family->sinks; }
   /// The kind of most layers' second segment, or of the only one.
   SegmentKind inner_kind() const {
     if (num_experts > 0) return SegmentKind::experts;

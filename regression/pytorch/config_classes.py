@@ -34,6 +34,8 @@ def by_other_ways(name, made):
     keys |= {"partial_rotary_factor": rope.get("partial_rotary_factor")}
     if name in ("Qwen2ForCausalLM", "Qwen2MoeForCausalLM", "Qwen3MoeForCausalLM", "Glm4MoeForCausalLM"):
         keys |= {"head_dim": None}
+    if name == "GptOssForCausalLM":
+        keys |= {"rope_parameters": {key: value for key, value in rope.items() if key != "rope_theta"}}
     if name == "Gemma3ForCausalLM":
         return keys | {"rope_theta": rope["full_attention"]["rope_theta"],
                        "rope_local_base_freq": rope["sliding_attention"]["rope_theta"],

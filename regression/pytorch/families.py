@@ -115,6 +115,15 @@ def qwen2_moe_dense():
     return config
 
 
+def gpt_oss():
+    rope = dict(rope_type="yarn", rope_theta=150000.0, factor=32.0, beta_fast=32.0, beta_slow=1.0,
+                truncate=False, original_max_position_embeddings=8)
+    return transformers.GptOssConfig(**llama_keys(
+        num_key_value_heads=2, head_dim=10, tie_word_embeddings=False, intermediate_size=20,
+        num_local_experts=6, num_experts_per_tok=3, sliding_window=5, rope_parameters=rope,
+        architectures=["GptOssForCausalLM"]))
+
+
 # A token for padding would have no gradient from the embedding.
 def olmoe():
     return transformers.OlmoeConfig(**llama_keys(
@@ -183,10 +192,10 @@ def linear(name, shape, bias):
 
 
 def shapes(family, kv, head_dim, ffn, norms, biases, tied, qk_norm=False, post_norms=0, experts=0,
-           shared=0, dense=(), sigmoid=False):
+           shared=0, dense=(), sigmoid=False, sinks=False):
     """biases: of q, k and v; of the other linear layers. shared: width of a shared expert. dense:
     inner widths of the first layers, which have no experts. sigmoid: a router by sigmoids."""
-    layer_norm = family not in ("llama", "gemma")
+    layer_norm = family not in ("llama", "gemma", "gpt_oss")
 
     def norm(name):
         return {name + ".gain": (C,)} | ({name + ".bias": (C,)} if layer_norm else {})
@@ -203,6 +212,8 @@ def shapes(family, kv, head_dim, ffn, norms, biases, tied, qk_norm=False, post_n
                     "attention.k_norm.gain": (kv * head_dim if joint else head_dim,)}
         if experts:
             out |= {"mlp.router.weight": (experts, C)}
+        if experts and biases[1]:
+            out |= {"mlp.router.bias": (experts,)}
         if experts and sigmoid:
             out |= {"mlp.router.correction": (experts,)}
         elif shared:
@@ -212,12 +223,14 @@ def shapes(family, kv, head_dim, ffn, norms, biases, tied, qk_norm=False, post_n
         else:
             out |= linear("attention.kv", (2, kv * head_dim, C), biases[0])
             out |= linear("attention.q", (H * head_dim, C), biases[0])
+        if sinks:
+            out |= {"attention.sinks.bias": (H,)}
         out |= linear("attention.out", (C, H * head_dim), biases[1])
         if not experts:
             return (out | linear("mlp.in", (width, C) if layer_norm else (2, width, C), biases[1])
                     | linear("mlp.out", (C, width), biases[1]))
-        out |= {"mlp.experts.in.weight": (experts, 2, width, C),
-                "mlp.experts.out.weight": (experts, C, width)}
+        out |= linear("mlp.experts.in", (experts, 2, width, C), biases[1])
+        out |= linear("mlp.experts.out", (experts, C, width), biases[1])
         if shared:
             out |= {"mlp.shared.in.weight": (2, shared, C), "mlp.shared.out.weight": (C, shared)}
         return out
@@ -250,10 +263,22 @@ def to_gpt2(w, layer):
     return {f"transformer.h.{layer}.{name}": value for name, value in out.items()}
 
 
-def to_llama(w, layer):
+def attention_of_llama(w):
     out = {"input_layernorm.weight": w["norm1.gain"],
            "post_attention_layernorm.weight": w["norm2.gain"],
            "self_attn.o_proj.weight": w["attention.out.weight"]}
+    for name in ("weight", "bias"):
+        if f"attention.kv.{name}" in w or f"attention.qkv.{name}" in w:
+            for part, value in zip("qkv", parts_of(w, name)):
+                out[f"self_attn.{part}_proj.{name}"] = value
+    for norm in ("q_norm", "k_norm"):
+        if f"attention.{norm}.gain" in w:
+            out[f"self_attn.{norm}.weight"] = w[f"attention.{norm}.gain"]
+    return out
+
+
+def to_llama(w, layer):
+    out = attention_of_llama(w)
     if "mlp.router.weight" in w:
         out |= {"mlp.gate.weight": w["mlp.router.weight"],
                 "mlp.experts.gate_up_proj": w["mlp.experts.in.weight"].flatten(1, 2),
@@ -272,13 +297,20 @@ def to_llama(w, layer):
         out |= {"mlp.gate_proj.weight": w["mlp.in.weight"][0],
                 "mlp.up_proj.weight": w["mlp.in.weight"][1],
                 "mlp.down_proj.weight": w["mlp.out.weight"]}
-    for name in ("weight", "bias"):
-        if f"attention.kv.{name}" in w or f"attention.qkv.{name}" in w:
-            for part, value in zip("qkv", parts_of(w, name)):
-                out[f"self_attn.{part}_proj.{name}"] = value
-    for norm in ("q_norm", "k_norm"):
-        if f"attention.{norm}.gain" in w:
-            out[f"self_attn.{norm}.weight"] = w[f"attention.{norm}.gain"]
+    return {f"model.layers.{layer}.{name}": value for name, value in out.items()}
+
+
+def to_gpt_oss(w, layer):
+    """Experts are transposed there, and gates and values take turns."""
+    out = attention_of_llama(w) | {
+        "self_attn.o_proj.bias": w["attention.out.bias"],
+        "self_attn.sinks": w["attention.sinks.bias"],
+        "mlp.router.weight": w["mlp.router.weight"],
+        "mlp.router.bias": w["mlp.router.bias"],
+        "mlp.experts.gate_up_proj": w["mlp.experts.in.weight"].permute(0, 3, 2, 1).flatten(2, 3),
+        "mlp.experts.gate_up_proj_bias": w["mlp.experts.in.bias"].transpose(1, 2).flatten(1, 2),
+        "mlp.experts.down_proj": w["mlp.experts.out.weight"].transpose(1, 2),
+        "mlp.experts.down_proj_bias": w["mlp.experts.out.bias"]}
     return {f"model.layers.{layer}.{name}": value for name, value in out.items()}
 
 
@@ -328,6 +360,7 @@ ENDS = {  # table, positions, last norm
     "gpt": ("transformer.wte.weight", "transformer.wpe.weight", "transformer.ln_f"),
     "llama": ("model.embed_tokens.weight", None, "model.norm"),
     "gemma": ("model.embed_tokens.weight", None, "model.norm"),
+    "gpt_oss": ("model.embed_tokens.weight", None, "model.norm"),
     "falcon": ("transformer.word_embeddings.weight", None, "transformer.ln_f"),
     "neox": ("gpt_neox.embed_in.weight", None, "gpt_neox.final_layer_norm"),
 }
@@ -342,7 +375,7 @@ def to_library(family, w):
     if positions:
         out[positions] = w["embedding.position"]
     layer_of = dict(gpt=to_gpt2, llama=to_llama, falcon=to_falcon, neox=to_neox,
-                    gemma=to_gemma)[family]
+                    gemma=to_gemma, gpt_oss=to_gpt_oss)[family]
     for i in range(L):
         prefix = f"layers.{i}."
         out |= layer_of({name.removeprefix(prefix): value for name, value in w.items()
@@ -431,6 +464,8 @@ RUNS = {
     "glm4_moe": (glm4_moe, "llama",
                  dict(kv=2, head_dim=16, ffn=20, norms=2, biases=(True, False), qk_norm=True,
                       experts=8, shared=40, dense=[112], sigmoid=True)),
+    "gpt_oss": (gpt_oss, "gpt_oss", dict(kv=2, head_dim=10, ffn=20, norms=2, biases=(True, True),
+                                         experts=6, sinks=True)),
     "qwen2_window": (qwen2_window, "llama",
                      dict(kv=2, head_dim=D, ffn=112, norms=2, biases=(True, False))),
     "gemma2": (gemma2, "gemma", dict(kv=2, head_dim=10, ffn=112, norms=2, biases=(False, False),

@@ -122,6 +122,14 @@ def glm4_moe():
         first_k_dense_replace=1, num_mtp_layers=0, rope_parameters=rope))
 
 
+def gpt_oss():
+    rope = dict(rope_type="yarn", rope_theta=150000.0, factor=32.0, beta_fast=32.0, beta_slow=1.0,
+                truncate=False, original_max_position_embeddings=8)
+    return transformers.GptOssConfig(**llama_keys(
+        num_key_value_heads=3, tie_word_embeddings=False, intermediate_size=14, num_local_experts=4,
+        num_experts_per_tok=2, sliding_window=7, rope_parameters=rope))
+
+
 def mistral_window():
     return transformers.MistralConfig(**llama_keys(
         num_key_value_heads=1, tie_word_embeddings=True, sliding_window=7))
@@ -175,6 +183,7 @@ MODELS = {  # format of the values, largest file
     qwen2_moe: (torch.bfloat16, "20KB"),
     olmoe: (torch.float16, "1GB"),
     glm4_moe: (torch.bfloat16, "20KB"),
+    gpt_oss: (torch.bfloat16, "20KB"),
     mistral_window: (torch.bfloat16, "1GB"),
     qwen2_window: (torch.float16, "1GB"),
     gemma2: (torch.bfloat16, "20KB"),
@@ -204,13 +213,24 @@ def narrow(model, dtype):
     return model
 
 
-def losses(folder, tokens):
+def load_wide(folder):
     # Loaded anew: rotary frequencies must not have gone through the narrow format.
-    model = transformers.AutoModelForCausalLM.from_pretrained(
+    return transformers.AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager",
         experts_implementation="eager").eval()
+
+
+def losses(model, tokens):
     logits = model(tokens[:, :-1]).logits
     return [F.cross_entropy(logits[i], tokens[i, 1:]).item() for i in range(len(tokens))]
+
+
+def greedy(model, tokens):
+    """The most likely tokens behind some, until the model is full."""
+    all_tokens = tokens.tolist()
+    while len(all_tokens) < T:
+        all_tokens.append(model(torch.tensor([all_tokens])).logits[0, -1].argmax().item())
+    return all_tokens[len(tokens):]
 
 
 def write_tokenizer(folder):
@@ -258,7 +278,10 @@ def main():
             model.save_pretrained(folder, max_shard_size=shard)
             (folder / "generation_config.json").unlink(missing_ok=True)
             tokens = torch.randint(model.config.vocab_size, (SEQUENCES, T + 1))
-            expected = dict(tokens=tokens.tolist(), losses=losses(folder, tokens))
+            wide = load_wide(folder)
+            expected = dict(tokens=tokens.tolist(), losses=losses(wide, tokens))
+            if make is gpt_oss:
+                expected["greedy"] = [greedy(wide, row[:5]) for row in tokens]
         (folder / "expected.json").write_text(json.dumps(expected) + "\n")
         if make is gpt2:
             write_completions(folder)

@@ -330,6 +330,37 @@ TEST(ConfigFile, ReadsGlm) {
                  "expert_groups = 3 must divide num_experts = 128", of_length(64));
 }
 
+// The published file of GPT-OSS 20B, in a smaller vocabulary.
+TEST(ConfigFile, ReadsGptOss) {
+  const std::string file = R"({"architectures": ["GptOssForCausalLM"], "attention_bias": true,
+    "attention_dropout": 0.0, "eos_token_id": 2, "experts_per_token": 4, "head_dim": 64,
+    "hidden_act": "silu", "hidden_size": 2880, "initial_context_length": 4096,
+    "initializer_range": 0.02, "intermediate_size": 2880, "max_position_embeddings": 131072,
+    "model_type": "gpt_oss", "num_attention_heads": 64, "num_experts_per_tok": 4,
+    "num_hidden_layers": 24, "num_key_value_heads": 8, "num_local_experts": 32,
+    "output_router_logits": false, "quantization_config": {"quant_method": "mxfp4"},
+    "rms_norm_eps": 1e-05, "rope_scaling": {"beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0,
+    "original_max_position_embeddings": 4096, "rope_type": "yarn", "truncate": false},
+    "rope_theta": 150000, "router_aux_loss_coef": 0.9, "sliding_window": 128, "swiglu_limit": 7.0,
+    "tie_word_embeddings": false, "vocab_size": 512})";
+  const Config m = fp32(read(file, of_length(4096)));
+  EXPECT_EQ(text(m),
+            "gpt_oss layers=24 hidden=2880 heads=64 ffn=2880 seq=4096 vocab=512 tied=false "
+            "eps=1e-05 head_dim=64 kv_heads=8 qkv_bias=true linear_bias=true experts=32/4 "
+            "rope_theta=150000 window=128/wf rope=yarn/32/32/1/4096/exact/1.34657359");
+  EXPECT_TRUE(m.sinks() && m.gated());
+  EXPECT_EQ(m.mlp(), MlpKind::clamped_swiglu);
+  // What the class has where the file has nothing.
+  EXPECT_EQ(text(fp32(read(R"({"model_type": "gpt_oss"})", of_length(4096)))),
+            "gpt_oss layers=36 hidden=2880 heads=64 ffn=2880 seq=4096 vocab=201088 tied=false "
+            "eps=1e-05 head_dim=64 kv_heads=8 qkv_bias=true linear_bias=true experts=128/4 "
+            "rope_theta=150000 window=128/wf rope=yarn/32/32/1/4096/exact/1.34657359");
+  expect_refused(with(file, "\"swiglu_limit\": 7.0", "\"swiglu_limit\": 5.0"),
+                 "'swiglu_limit' must be 7, found 5");
+  expect_refused(with(file, "\"attention_bias\": true", "\"attention_bias\": false"),
+                 "'attention_bias' must be true: all linear layers of a gpt_oss have a bias");
+}
+
 TEST(ConfigFile, RefusesMixturesOfAnotherKind) {
   const std::string layers = "'decoder_sparse_step' must be 1 and 'mlp_only_layers' 0, 1, ...";
   for (const char* list : {"[1]", "[1, 0]", "[0, 0]", "0", "{\"0\": 0}"})
@@ -413,7 +444,7 @@ TEST(ConfigFile, RefusesWhatDoesNotRun) {
                  "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, "
                  "MixtralForCausalLM, Qwen3MoeForCausalLM, Qwen2MoeForCausalLM, "
                  "OlmoeForCausalLM, Glm4MoeForCausalLM, FalconForCausalLM, "
-                 "GPTNeoXForCausalLM, Gemma2ForCausalLM, Gemma3ForCausalLM");
+                 "GPTNeoXForCausalLM, Gemma2ForCausalLM, Gemma3ForCausalLM, GptOssForCausalLM");
   expect_refused(gpt2, "'resid_pdrop' is 0.1, but training here has no dropout: say dropout = 0");
   expect_refused(with(falcon, "\"alibi\": false", "\"alibi\": true"), "it has ALiBi positions");
   expect_refused(

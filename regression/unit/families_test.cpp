@@ -60,7 +60,7 @@ TEST(Families, ClassesHaveTheKeysThatAreRead) {
 
 TEST(Families, AreListedForPeople) {
   EXPECT_EQ(names(&Family::caps), "gemma");
-  EXPECT_EQ(names(&Family::biased), "gpt and neox");
+  EXPECT_EQ(names(&Family::biased), "gpt, neox and gpt_oss");
   EXPECT_EQ(names([](const Family& one) { return one.norm == NormKind::layer; }),
             "gpt, falcon and neox");
   EXPECT_EQ(names([](const Family&) { return false; }), "");

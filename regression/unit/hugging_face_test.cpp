@@ -15,6 +15,7 @@
 
 #include "contract.hpp"
 #include "data/token_writer.hpp"
+#include "engine/generator.hpp"
 #include "hugging_face_files.hpp"
 #include "io/checkpoint.hpp"
 #include "kernels/types.hpp"
@@ -184,9 +185,49 @@ INSTANTIATE_TEST_SUITE_P(HuggingFace, Pretrained,
                                          "qwen3", "mixtral", "qwen3_moe", "qwen3_moe_dense",
                                          "qwen2_moe", "olmoe", "glm4_moe", "mistral_window",
                                          "qwen2_window", "gemma2", "gemma3", "neox",
-                                         "neox_sequential", "falcon_one_key_head",
+                                         "neox_sequential", "falcon_one_key_head", "gpt_oss",
                                          "falcon_many_key_heads", "falcon_grouped"),
                          [](const auto& info) { return std::string(info.param); });
+
+/// The most likely tokens behind a prompt, until the model is full.
+std::vector<std::int32_t> greedy(const model::Config& model, const PretrainedWeights& weights,
+                                 const std::vector<std::int32_t>& prompt) {
+  const model::Config sizes =
+      model::generating(model, {.tokens = 8, .sequences = 1, .blocks = 5, .block_tokens = 4});
+  std::vector<std::int32_t> all = prompt;
+  comm::run_local(1, [&](comm::Communicator& world) {
+    engine::Generator generator(engine::generating(test::one_rank_plan(model, 1)), sizes, {},
+                                world);
+    std::vector<Slab> slabs = generator.slabs();
+    weights.fill(slabs);
+    const std::vector<std::int32_t> tables{3, 1, 4, 0, 2};
+    for (int done = 0; int(all.size()) < model.seq_len;) {
+      // The last token comes first, for it alone has logits.
+      engine::GeneratorPass pass{.tables = tables};
+      const int last = int(all.size()) - 1;
+      pass.wanted = 1;
+      pass.tokens.push_back({all.back(), 0, last});
+      for (; done < last; ++done) pass.tokens.push_back({all[std::size_t(done)], 0, done});
+      done = last + 1;
+      const std::span<const float> logits = generator.run(pass);
+      all.push_back(std::int32_t(std::ranges::max_element(logits) - logits.begin()));
+    }
+  });
+  return {all.begin() + std::ssize(prompt), all.end()};
+}
+
+TEST(GptOss, MostLikelyTokensAreThoseOfTransformers) {
+  const fs::path directory = models / "gpt_oss";
+  const model::Config model = config_of(directory);
+  const PretrainedWeights weights(directory, model);
+  const json expected = json::parse(test::content(directory / "expected.json"));
+  for (std::size_t i = 0; i < expected.at("greedy").size(); ++i) {
+    auto prompt = expected.at("tokens").at(i).get<std::vector<std::int32_t>>();
+    prompt.resize(5);
+    EXPECT_EQ(greedy(model, weights, prompt),
+              expected.at("greedy").at(i).get<std::vector<std::int32_t>>());
+  }
+}
 
 // --- weights in 4 bits ---------------------------------------------------------------------------
 

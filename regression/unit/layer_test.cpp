@@ -106,6 +106,22 @@ TEST(Layer, BackwardOfExperts) {
   EXPECT_EQ(output_only, "out combine ");
 }
 
+// The last product's bias makes its part of the gates' gradients, so these live from there on; the
+// weights part needs the gates for the bias's own gradient.
+TEST(Layer, BackwardOfExpertsWithBiases) {
+  const std::vector<Config> all = test::special_models();
+  const auto gpt_oss = std::ranges::find_if(all, &Config::sinks);
+  const Segment s = segment(*gpt_oss, SegmentKind::experts);
+  EXPECT_EQ(text(s),
+            "combine.I clamped_swiglu.A out.W out.I clamped_swiglu.I choice.I norm2.A dispatch.A "
+            "in.W in.I norm2.A router.I dispatch.I norm2.I");
+  EXPECT_EQ(std::ranges::find(s.saved, "gates", &Saved::name)->for_weights, true);
+  std::string output_only;
+  for (const Operator& op : s.operators)
+    if (op.output_only) output_only += op.name + " ";
+  EXPECT_EQ(output_only, "out combine ");
+}
+
 // The gate's product comes behind the router, which makes its gradient in the normed input's place.
 TEST(Layer, BackwardOfASharedExpert) {
   Config qwen2_moe = test::special_models().front();

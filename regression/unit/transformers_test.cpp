@@ -21,7 +21,8 @@ INSTANTIATE_TEST_SUITE_P(Transformers, Families,
                                            "mistral", "mixtral", "qwen3_moe", "qwen2_moe",
                                            "qwen2_moe_dense", "olmoe", "glm4_moe", "qwen2_window",
                                            "gemma2", "gemma3", "neox", "neox_sequential",
-                                           "falcon_one_key_head", "falcon_grouped", "llama_yarn"),
+                                           "falcon_one_key_head", "falcon_grouped", "llama_yarn",
+                                           "gpt_oss"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

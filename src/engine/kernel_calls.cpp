@@ -31,14 +31,17 @@ void KernelCall<Storage>::forward() const {
         return kernels::affine_forward<Storage>(read, blocks, bias, residual, written);
       return kernels::affine_forward<Storage>(read, weight, bias, residual, written, factors());
     case OperatorKind::experts:
-      return kernels::experts_forward<Storage>(
+      kernels::experts_forward<Storage>(
           read, weight, routes,
           residual.data() != nullptr ? kernels::Write::accumulate : kernels::Write::replace,
           written);
+      if (experts_bias.data() == nullptr) return;
+      return kernels::add_experts_bias<Storage>(experts_bias, routes, gates,
+                                                biased(written, experts_bias));
     case OperatorKind::attention:
-      return kernels::attention_forward<Storage>(attention, read, written, lse);
+      return kernels::attention_forward<Storage>(attention, read, written, lse, sinks);
     case OperatorKind::cached_attention:
-      return kernels::cached_attention<Storage>(attention, read, cache, written);
+      return kernels::cached_attention<Storage>(attention, read, cache, written, sinks);
     case OperatorKind::layer_norm:
       return kernels::layer_norm_forward<Storage>(read, gain, bias, eps, written, mean, rstd);
     case OperatorKind::rms_norm:
@@ -50,6 +53,8 @@ void KernelCall<Storage>::forward() const {
     case OperatorKind::gelu_erf: return kernels::gelu_erf_forward<Storage>(read, {}, written);
     case OperatorKind::swiglu: return kernels::swiglu_forward<Storage>(read, written, gates);
     case OperatorKind::geglu: return kernels::geglu_forward<Storage>(read, written);
+    case OperatorKind::clamped_swiglu:
+      return kernels::clamped_swiglu_forward<Storage>(read, written, gates);
     case OperatorKind::embedding:
       return kernels::embedding_forward<Storage>(tokens, weight, positions, written, vocabulary,
                                                  scale, documents);
@@ -57,7 +62,7 @@ void KernelCall<Storage>::forward() const {
       return kernels::cross_entropy<Storage>(written, tokens, scale, true, write, loss, cap,
                                              misses);
     case OperatorKind::logits:
-    case OperatorKind::router: return kernels::router_forward<Storage>(read, weight, logits);
+    case OperatorKind::router: return kernels::router_forward<Storage>(read, weight, logits, bias);
     case OperatorKind::choose_experts:
       return kernels::choose_experts(logits, router, gates, routes);
     case OperatorKind::sigmoid: return kernels::sigmoid_forward<Storage>(read, gates);
@@ -91,9 +96,15 @@ void KernelCall<Storage>::backward_input() const {
       return kernels::linear_backward_input<Storage>(d_written, weight, write_d_read, d_read,
                                                      factors());
     case OperatorKind::experts:
+      if (experts_bias.data() != nullptr && d_gates.data() != nullptr)
+        kernels::experts_bias_backward_gates<Storage>(biased(d_written, experts_bias), experts_bias,
+                                                      routes, d_gates);
       return kernels::experts_backward_input<Storage>(d_written, weight, routes, write_d_read,
                                                       d_read);
     case OperatorKind::attention:
+      if (d_sinks.data() != nullptr)
+        kernels::attention_backward_sinks<Storage>(attention, sinks, written, lse, d_written, write,
+                                                   d_sinks);
       return kernels::attention_backward<Storage>(attention, read, written, lse, d_written, d_read);
     case OperatorKind::layer_norm:
       return kernels::layer_norm_backward<Storage>(d_written, read, gain, mean, rstd, d_residual,
@@ -107,12 +118,17 @@ void KernelCall<Storage>::backward_input() const {
     case OperatorKind::gelu_erf:
       return kernels::gelu_erf_backward<Storage>(read, {}, d_written, d_read);
     case OperatorKind::swiglu:
-      return kernels::swiglu_backward<Storage>(read, d_written, d_read, gates, d_gates);
+      return kernels::swiglu_backward<Storage>(read, d_written, d_read, gates, d_gates,
+                                               write_d_gates);
     case OperatorKind::geglu: return kernels::geglu_backward<Storage>(read, d_written, d_read);
+    case OperatorKind::clamped_swiglu:
+      return kernels::clamped_swiglu_backward<Storage>(read, d_written, d_read, gates, d_gates,
+                                                       write_d_gates);
     case OperatorKind::embedding:
       return kernels::embedding_backward<Storage>(tokens, d_written, d_weight, d_positions,
                                                   vocabulary, scale, documents);
     case OperatorKind::router:
+      if (d_bias.data() != nullptr) kernels::bias_backward(d_logits, write, d_bias);
       return kernels::router_backward<Storage>(d_logits, read, weight, write, d_weight, d_read);
     case OperatorKind::choose_experts:
       return kernels::choose_experts_backward(logits, router, routes, d_gates, router_loss,
@@ -139,9 +155,14 @@ void KernelCall<Storage>::backward_input() const {
 
 template <class Storage>
 void KernelCall<Storage>::backward_weights() const {
-  if (kind == OperatorKind::experts && d_weight.data() == nullptr) return;
-  if (kind == OperatorKind::experts)
-    return kernels::experts_backward_weight<Storage>(d_written, read, routes, write, d_weight);
+  if (kind == OperatorKind::experts) {
+    if (d_weight.data() != nullptr)
+      kernels::experts_backward_weight<Storage>(d_written, read, routes, write, d_weight);
+    if (d_experts_bias.data() != nullptr)
+      kernels::experts_bias_backward<Storage>(biased(d_written, d_experts_bias), routes, gates,
+                                              write, d_experts_bias);
+    return;
+  }
   kernels::affine_backward_parameters<Storage>(d_written, read, write, d_weight, d_bias, factors());
 }
 

@@ -73,7 +73,8 @@ SegmentTasks<Storage>::SegmentTasks(const plan::Plan& plan, const model::Config&
   tp_ = stage.tp;
   tp_rank_ = place.at[model::Axis::tp];
   cp_ = stage.cp;
-  first_token_ = place.cp_rank * (model.seq_len / cp_);
+  cp_rank_ = place.cp_rank;
+  first_token_ = cp_rank_ * (model.seq_len / cp_);
   const model::Cut rows = model::cut(model.vocab_size, tp_, tp_rank_);
   vocabulary_ = {.first = int(rows.first), .vocab = model.vocab_size};
   rows_of_table_ = int(rows.count);
@@ -478,7 +479,45 @@ void SegmentTasks<Storage>::route(const Pass& p, const Operator& op, Call& c) co
   if (!of_rows) return;
   const std::int64_t count = op.routes ? c.routes.held_rows() : p.rows;
   c.gates = gates(*of_rows, count);
-  if (p.backward) c.d_gates = d_gates(*of_rows, count);
+  if (!p.backward) return;
+  c.d_gates = d_gates(*of_rows, count);
+  // A backward begins with the last reader.
+  const std::vector<Operator>& operators = p.list.segment.operators;
+  const bool last = std::none_of(&op + 1, operators.data() + operators.size(),
+                                 [&](const Operator& other) { return other.gates == op.gates; });
+  c.write_d_gates = last ? Write::replace : Write::accumulate;
+}
+
+/// Adds a rank's part of its heads' sinks. Ranks that share a sequence have other heads, and sum
+/// gradients.
+template <class Storage>
+void SegmentTasks<Storage>::set_sinks(const Pass& p, Call& c) const {
+  const int heads = c.attention.heads, first = cp_rank_ * heads;
+  const auto all = p.block.vector(p.o.template data<Storage>(Role::weights), {Module::sinks});
+  c.sinks = {all.data() + first, std::size_t(heads)};
+  if (!p.backward) return;
+  const kernels::Vector grads = p.block.vector_grads(p.o.optional(Role::grads), {Module::sinks});
+  if (grads.data() == nullptr) return;
+  if (cp_ > 1 && c.write == Write::replace) kernels::fill(0.0f, grads);
+  c.d_sinks = part(grads.data() + first, heads);
+}
+
+/// Adds the biases of a product of experts, of which this rank may have some columns.
+template <class Storage>
+void SegmentTasks<Storage>::set_experts_bias(const Pass& p, Module module, Call& c) const {
+  const model::ParameterId id{module, Part::bias};
+  const model::Piece* const piece = p.block.find(id);
+  if (piece == nullptr) return;
+  const std::size_t columns = std::size_t(piece->elements) / std::size_t(num_held_);
+  const auto as_rows = [&](const auto& vector) {
+    return kernels::MatrixView(vector.data(), std::size_t(num_held_), columns);
+  };
+  if (module == Module::experts_out) c.first_biased = int(piece->offset.back());
+  if (const Storage* const weights = p.o.template optional<Storage>(Role::weights))
+    c.experts_bias = as_rows(p.block.vector(weights, id));
+  if (const kernels::Vector grads = p.block.vector_grads(p.o.optional(Role::grads), id);
+      grads.data() != nullptr)
+    c.d_experts_bias = as_rows(grads);
 }
 
 template <class Storage>
@@ -538,12 +577,19 @@ void SegmentTasks<Storage>::for_modules(const Pass& p, const Operator& op, const
   const bool first = std::none_of(operators.data(), &op, reads_too);
   Write write_d_read = first ? Write::replace : Write::accumulate;
   const bool logits = model::makes_logits(op.kind);
-  if (op.modules.empty() || logits) {
+  const bool attends =
+      op.kind == OperatorKind::attention || op.kind == OperatorKind::cached_attention;
+  if (op.modules.empty() || logits || attends) {
     Call c = whole;
     c.write_d_read = write_d_read;
     if (logits) {
+      const model::ParameterId bias{op.modules.front(), Part::bias};
       c.weight = weight(p, {op.modules.front()});
       c.d_weight = weight_grads(p, {op.modules.front()});
+      c.bias = p.block.vector(weights, bias);
+      c.d_bias = p.block.vector_grads(grads, bias);
+    } else if (!op.modules.empty()) {
+      set_sinks(p, c);
     }
     return each(c);
   }
@@ -554,10 +600,13 @@ void SegmentTasks<Storage>::for_modules(const Pass& p, const Operator& op, const
     const Columns& columns = op.part == Part::lora_a ? low : columns_[std::size_t(module)];
     cut(c.written, columns);
     cut(c.d_written, columns);
-    if (op.part == Part::weight) {
+    if (op.kind == OperatorKind::experts) {
+      if (op.part == Part::weight) set_experts_bias(p, module, c);
+    } else if (op.part == Part::weight) {
       if (adds_to(p, op.written)) c.bias = p.block.vector(weights, {module, Part::bias});
       c.d_bias = p.block.vector_grads(grads, {module, Part::bias});
-    } else if (op.part == Part::lora_b) {
+    }
+    if (op.part == Part::lora_b) {
       cut(c.read, low);
       cut(c.d_read, low);
       c.residual = c.written;
@@ -860,8 +909,9 @@ void SegmentTasks<Storage>::begin_experts_gradients(Pass& p) const {
   for (const Operator& op : p.list.segment.operators)
     for (const Module module : op.modules)
       if (model::is_product(op.kind))
-        if (const kernels::Matrix grads = weight_grads(p, {module, op.part}); grads.data())
-          kernels::fill(0.0f, part(grads.data(), std::int64_t(grads.size())));
+        for (const Part one : {op.part, Part::bias})
+          if (const kernels::Matrix grads = weight_grads(p, {module, one}); grads.data())
+            kernels::fill(0.0f, part(grads.data(), std::int64_t(grads.size())));
 }
 
 /// A round is a backward of its tokens alone. What the forward kept of the rows of experts is that

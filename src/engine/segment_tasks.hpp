@@ -132,6 +132,8 @@ class SegmentTasks {
 
   Call call(const Pass& p, const model::Operator& op) const;
   void route(const Pass& p, const model::Operator& op, Call& c) const;
+  void set_sinks(const Pass& p, Call& c) const;
+  void set_experts_bias(const Pass& p, model::Module module, Call& c) const;
   void count_loads(const Pass& p) const;
   std::vector<Round> rounds(const Pass& p) const;
   template <class Each>
@@ -170,7 +172,8 @@ class SegmentTasks {
   kernels::VocabularyPart vocabulary_;
   float eps_, gain_base_, embedding_scale_, logits_cap_;
   int num_experts_, experts_per_token_;
-  int cp_, first_token_;       ///< ranks that share a sequence; place of this rank's first token
+  int cp_, cp_rank_;           ///< ranks that share a sequence; this one
+  int first_token_;            ///< place of this rank's first token
   int first_held_, num_held_;  ///< experts that this rank holds
   int first_dense_layers_;
   kernels::Router router_;

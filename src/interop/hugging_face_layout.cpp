@@ -48,11 +48,12 @@ std::vector<RowRun> fused_rows(const Config& m, const std::string& tensor,
 class LayoutBuilder {
  public:
   LayoutBuilder(const Config& config, bool of_adapter, ExpertTensors experts)
-      : model_(config), of_adapter_(of_adapter), stacked_(experts == ExpertTensors::stacked) {
-    if (stacked_)  // alike for all architectures
-      for (const auto& [module, tensor] : {std::pair("mlp.router", "mlp.gate"),
-                                           std::pair("mlp.experts.in", "mlp.experts.gate_up_proj"),
-                                           std::pair("mlp.experts.out", "mlp.experts.down_proj")})
+      : model_(config), of_adapter_(of_adapter), experts_(experts) {
+    if (is_stacked())  // alike for all architectures
+      for (const auto& [module, tensor] :
+           {std::pair("mlp.router", "mlp.gate"),
+            std::pair("mlp.experts.in.weight", "mlp.experts.gate_up_proj"),
+            std::pair("mlp.experts.out.weight", "mlp.experts.down_proj")})
         own_[module] = {tensor};
     const std::string base(of_adapter ? peft_prefix : "");
     layout_.prefix = base + names_.prefix;
@@ -73,21 +74,26 @@ class LayoutBuilder {
     return !of_adapter_ || model_.adapter.saves(id.module);
   }
 
+  bool is_interleaved() const { return form_ == families::ExpertForm::interleaved; }
+  bool is_stacked() const { return experts_ == ExpertTensors::stacked && !is_interleaved(); }
+
   void add(const model::Block& block, const Parameter& parameter) {
     auto [module, kind] = split(parameter.name);
     const bool in_layer = block.kind == model::BlockKind::layer;
     if (in_layer) module = module.substr(block.name.size() + 1);
+    const std::string name = parameter.name.substr(in_layer ? block.name.size() + 1 : 0);
     if (module == "norm1" && model_.layer_norms == 1) module = "norm";
     const std::string prefix =
         layout_.prefix + (in_layer ? fmt::format("{}{}.", names_.layers, block.layer) : "");
-    const bool matrix = parameter.shape.size() > 1 && !parameter.name.ends_with(".bias");
+    const bool matrix = !parameter.name.ends_with(".bias") && parameter.shape.size() > 1;
     const bool transposed = matrix && in_layer && names_.transposed && !of_adapter_;  // nor tables
     Placed placed{.parameter = parameter, .matrix = matrix, .transposed = transposed, .runs = {}};
-    const bool stacked = stacked_ && module.starts_with("mlp.experts.");
-    if (stacked) kind.clear();
-    const bool expert_factor = parameter.id.is_adapter() && parameter.id.is_of_experts();
+    const bool of_experts = parameter.id.is_of_experts();
+    const bool expert_factor = parameter.id.is_adapter() && of_experts;
     if (expert_factor)
       place_expert_factor(placed, prefix, kind);
+    else if (in_layer && own_.contains(name))
+      placed.runs = {{prefix + own_.at(name).front(), 0, placed.rows()}};
     else if (module == "head")
       placed.runs = {{layout_.head, 0, placed.rows()}};
     else if (in_layer && !names_.fused_qkv.empty() &&
@@ -101,10 +107,22 @@ class LayoutBuilder {
     if (expert_factor && placed.transposed)
       layout_.tensors.back().shape = {placed.own_columns / parameter.shape.back(),
                                       parameter.shape.back() * experts};
-    if (stacked)
+    if (of_experts && !expert_factor && is_stacked())
       layout_.tensors.back().shape = {experts, placed.rows() / experts, placed.columns()};
+    if (of_experts && is_interleaved()) layout_.tensors.back().shape = place_experts(placed);
     layout_.parameters.push_back(std::move(placed));
     if (of_adapter_ && module == "embedding.token" && model_.tied_head) add_tied_head();
+  }
+
+  /// @return the shape of the tensor
+  std::vector<std::int64_t> place_experts(Placed& placed) const {
+    const bool first = placed.parameter.id.module == model::Module::experts_in;
+    const std::int64_t experts = model_.num_experts, parts = first ? 2 : 1,
+                       columns = placed.columns(), rows = placed.rows() / experts / parts,
+                       all = parts * rows;
+    placed.experts = {parts, rows, columns, 1, parts, all};
+    if (!placed.matrix) return {experts, all};
+    return {experts, columns, all};
   }
 
   /// B of all experts as [experts, outputs rank] is the transpose of its tensor.
@@ -180,7 +198,9 @@ class LayoutBuilder {
   }
 
   const Config& model_;
-  const bool of_adapter_, stacked_;
+  const bool of_adapter_;
+  const ExpertTensors experts_;
+  const families::ExpertForm form_ = architecture(model_).expert_form;
   const families::TensorNames& names_ = model_.family->tensors;
   families::TensorNames::Map own_ = architecture(model_).tensors;  ///< in place of the family's
   HuggingFaceLayout layout_{};

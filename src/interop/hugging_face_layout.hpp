@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,6 +19,13 @@ struct RowRun {
   std::int64_t first = 0, count = 0;  ///< rows of the tensor; columns, where it is transposed
 };
 
+/// Where elements of experts lie in a tensor of all experts. The one in part p, row r and column c
+/// of an expert's weight [P, R, C] is p part + r row + c column behind the expert's first one.
+struct ExpertPlaces {
+  std::int64_t parts, rows, columns;  ///< P, R and C; C is 1 for a bias
+  std::int64_t part, row, column;
+};
+
 /// Where a parameter lies. A table or weight is seen as a matrix whose columns are its last
 /// dimension, a gain or bias as one column; its rows are those of the runs, one after the other.
 struct Placed {
@@ -25,7 +33,8 @@ struct Placed {
   bool matrix = false;
   bool transposed = false;  ///< each tensor is the transpose, [columns, rows]
   std::vector<RowRun> runs = {};
-  std::int64_t own_columns = 0;  ///< if they are not the last dimension
+  std::int64_t own_columns = 0;              ///< if they are not the last dimension
+  std::optional<ExpertPlaces> experts = {};  ///< then there is one run, of all elements
 
   std::int64_t columns() const {
     return own_columns > 0 ? own_columns : matrix ? parameter.shape.back() : 1;
@@ -47,13 +56,14 @@ inline constexpr std::string_view peft_prefix = "base_model.model.";
 
 /// Tensors of a layer's experts in a file. Stacked: one holds all experts' first products, as
 /// [experts, gate rows then up rows, inputs], and one all second ones, as the Transformers library
-/// has them in memory.
+/// has them in memory. Interleaved experts of families::ExpertForm have no other form.
 enum class ExpertTensors { separate, stacked };
 
 /// gpt as GPT-2: linear layers are transposed. llama as Llama, with biases of q, k and v as Qwen2,
 /// with norms of q and k as Qwen3, and gemma as Gemma 2 and 3: gate and up, q, k and v are tensors
 /// of their own; rotary positions turn features i and i + D/2, as here. falcon, and neox as
 /// GPT-NeoX: q, k and v are one tensor, for each key head its query heads, its key and its value.
+/// gpt_oss as GPT-OSS: as Llama, but for its interleaved experts.
 ///
 /// @throws Error(input)  for a parameter that these formats have no place for
 /// @source  the models' files in github.com/huggingface/transformers, src/transformers/models

@@ -51,6 +51,7 @@ struct HuggingFaceWriter::Impl {
                        const FillSlabs& fill, const std::optional<AdapterTerm>& term) const;
   MergeSums write_transposed(TensorWriter& file, const Placed& placed, const FillSlabs& fill,
                              const std::optional<AdapterTerm>& term) const;
+  void write_experts(TensorWriter& file, const Placed& placed, const FillSlabs& fill) const;
 
   fs::path directory;
   model::Config config;
@@ -123,6 +124,10 @@ MergeSums HuggingFaceWriter::Impl::write(TensorWriter& file, const NewTensor& te
   const std::string& of = first.id.is_of_experts() ? first.name : tensor.name;
   if (const auto found = factors.find(of); found != factors.end())
     term.emplace(found->second, config.adapter, tensor.dtype, fill, parts.front().parameter_first);
+  if (parts.front().placed->experts) {
+    write_experts(file, *parts.front().placed, fill);
+    return {};
+  }
   if (parts.front().placed->transposed)
     return write_transposed(file, *parts.front().placed, fill, term);
   return write_rows(file, parts, tensor.shape.front(), fill, term);
@@ -181,6 +186,31 @@ MergeSums HuggingFaceWriter::Impl::write_transposed(TensorWriter& file, const Pl
     file.write(turned);
   }
   return sums;
+}
+
+/// A few columns of an expert at a time, which are rows of the tensor.
+void HuggingFaceWriter::Impl::write_experts(TensorWriter& file, const Placed& placed,
+                                            const FillSlabs& fill) const {
+  const ExpertPlaces& at = *placed.experts;
+  const std::int64_t rows = at.parts * at.rows;
+  const std::int64_t step = std::max<std::int64_t>(1, columns_piece_elements / rows);
+  std::vector<float> values, turned;
+  for (std::int64_t expert = 0; expert < config.num_experts; ++expert)
+    for (std::int64_t first = 0; first < at.columns; first += step) {
+      const std::int64_t count = std::min(step, at.columns - first);
+      values.resize(std::size_t(rows * count));
+      turned.resize(values.size());
+      std::vector<Slab> slabs{whole_slab(placed.parameter, values.data())};
+      slabs[0].offset.front() = expert, slabs[0].shape.front() = 1;
+      if (placed.matrix) slabs[0].offset.back() = first, slabs[0].shape.back() = count;
+      slabs[0].elements = rows * count;
+      fill(slabs);
+      for (std::int64_t row = 0; row < rows; ++row)
+        for (std::int64_t c = 0; c < count; ++c)
+          turned[std::size_t(c * at.column + row % at.rows * at.row + row / at.rows * at.part)] =
+              values[std::size_t(row * count + c)];
+      file.write(turned);
+    }
 }
 
 HuggingFaceWriter::HuggingFaceWriter(fs::path directory, const model::Config& config, Dtype dtype,

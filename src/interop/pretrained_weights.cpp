@@ -133,6 +133,8 @@ struct PretrainedWeights::Impl {
   void read(const std::string& tensor, std::int64_t first, std::span<float> values) const;
   void read_rows(const Placed& placed, std::int64_t row, std::int64_t rows, std::int64_t column,
                  std::int64_t columns, std::span<float> values) const;
+  void read_experts(const Placed& placed, std::int64_t row, std::int64_t rows, std::int64_t column,
+                    std::int64_t columns, std::span<float> values) const;
   void read_transposed(const RowRun& run, std::int64_t stride, std::int64_t column,
                        std::int64_t columns, std::span<float> values) const;
 
@@ -327,6 +329,7 @@ void PretrainedWeights::Impl::read(const std::string& tensor, std::int64_t first
 void PretrainedWeights::Impl::read_rows(const Placed& placed, std::int64_t row, std::int64_t rows,
                                         std::int64_t column, std::int64_t columns,
                                         std::span<float> values) const {
+  if (placed.experts) return read_experts(placed, row, rows, column, columns, values);
   const std::int64_t width = placed.columns();
   std::int64_t before = 0;  // rows of earlier runs
   for (const RowRun& run : placed.runs) {
@@ -345,6 +348,28 @@ void PretrainedWeights::Impl::read_rows(const Placed& placed, std::int64_t row, 
       for (std::int64_t i = 0; i < part.count; ++i)
         read(part.tensor, (part.first + i) * width + column,
              room.subspan(std::size_t(i * columns), std::size_t(columns)));
+  }
+}
+
+/// The same of a tensor of interleaved experts: a column of a part at a time.
+void PretrainedWeights::Impl::read_experts(const Placed& placed, std::int64_t row,
+                                           std::int64_t rows, std::int64_t column,
+                                           std::int64_t columns, std::span<float> values) const {
+  const ExpertPlaces& at = *placed.experts;
+  const std::string& tensor = placed.runs.front().tensor;
+  std::vector<float> line;
+  for (std::int64_t done = 0; done < rows;) {
+    const std::int64_t part = (row + done) / at.rows, first = (row + done) % at.rows;
+    const std::int64_t count = std::min(rows - done, at.rows - first);
+    const std::int64_t begin = part / at.parts * at.parts * at.rows * at.columns +
+                               part % at.parts * at.part + first * at.row + column * at.column;
+    line.resize(std::size_t((count - 1) * at.row + 1));
+    for (std::int64_t i = 0; i < columns; ++i) {
+      read(tensor, begin + i * at.column, line);
+      for (std::int64_t j = 0; j < count; ++j)
+        values[std::size_t((done + j) * columns + i)] = line[std::size_t(j * at.row)];
+    }
+    done += count;
   }
 }
 

@@ -89,7 +89,12 @@ void check(const Config& m) {
         "balance_loss and z_loss need num_experts");
   needs(m.num_experts == 0 || m.precision != Precision::fp8,
         "experts do not run with training.precision = \"fp8\": say bf16");
-  needs(!m.gated() || !m.linear_bias, "linear_bias must be false for {}", m.family->name);
+  needs(m.num_experts > 0 || !m.family->only_experts, "num_experts must be above 0 for {}",
+        m.family->name);
+  needs(!m.gated() || m.family->biased || !m.linear_bias, "linear_bias must be false for {}",
+        m.family->name);
+  needs(m.shared_expert_ffn_size == 0 || !m.linear_bias,
+        "shared_expert_ffn_size must be 0 for {}, whose linear layers have biases", m.family->name);
   needs(m.mlp() != MlpKind::gelu_tanh || m.linear_bias, "linear_bias must be true for {}",
         m.family->name);
   needs(m.rope_scaling.kind != RopeScaling::Kind::llama3 ||
@@ -251,7 +256,8 @@ std::vector<Module> adapter_targets(const Config& m) {
 }
 
 std::vector<Module> expert_targets(const Config& m) {
-  if (m.num_experts == 0) return {};
+  // PEFT has no factors for experts with biases.
+  if (m.num_experts == 0 || m.linear_bias) return {};
   return {Module::experts_in, Module::experts_out};
 }
 

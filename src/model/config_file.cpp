@@ -576,6 +576,9 @@ void read(ConfigFile& file, KeyWriter& out, const Kind& kind) {
   for (const families::FixedKey& one : architecture.fixed)
     file.needs(file.truth(one.key) == one.value, "'{}' must be {}{}", one.key, one.value,
                one.reason);
+  for (const auto& [key, value] : architecture.fixed_numbers)
+    file.needs(file.number(key) == value, "'{}' must be {}, found {}", key, value,
+               file.number(key));
   set_window(file, out, architecture.full_every);
   set_window_rope(file, out);
 }

@@ -22,6 +22,7 @@ constexpr ModuleNames modules[] = {
     {Module::post_norm2, "post_norm2.gain", "post_norm2.bias"},
     {Module::q_norm, "attention.q_norm.gain", "attention.q_norm.bias"},
     {Module::k_norm, "attention.k_norm.gain", "attention.k_norm.bias"},
+    {Module::sinks, "attention.sinks.bias", ""},
     {Module::qkv, "attention.qkv.weight", "attention.qkv.bias"},
     {Module::q, "attention.q.weight", "attention.q.bias"},
     {Module::kv, "attention.kv.weight", "attention.kv.bias"},
@@ -32,9 +33,9 @@ constexpr ModuleNames modules[] = {
     {Module::mlp_gate, "mlp.gate.weight", ""},
     {Module::mlp_up, "mlp.up.weight", ""},
     {Module::mlp_out, "mlp.out.weight", "mlp.out.bias"},
-    {Module::router, "mlp.router.weight", ""},
-    {Module::experts_in, "mlp.experts.in.weight", ""},
-    {Module::experts_out, "mlp.experts.out.weight", ""},
+    {Module::router, "mlp.router.weight", "mlp.router.bias"},
+    {Module::experts_in, "mlp.experts.in.weight", "mlp.experts.in.bias"},
+    {Module::experts_out, "mlp.experts.out.weight", "mlp.experts.out.bias"},
     {Module::shared_in, "mlp.shared.in.weight", ""},
     {Module::shared_gate, "mlp.shared.gate.weight", ""},
     {Module::shared_up, "mlp.shared.up.weight", ""},
@@ -169,7 +170,7 @@ void Derivation::describe() {
   for (Operator& op : s_.operators)
     if (is_product(op.kind) && op.written != TensorId::output)
       op.output_only = std::ranges::all_of(s_.operators, [&](const Operator& reader) {
-        return reader.read != op.written ||
+        return reader.read != op.written || is_epilogue(reader.kind) ||
                (reader.kind == OperatorKind::combine && reader.output_only);
       });
   s_.tensor(TensorId::output).summed = s_.tensor(TensorId::output).cut.empty();
@@ -193,6 +194,7 @@ void Derivation::save() {
     if (!is_product(op.kind)) continue;
     mark_for_weights(op.read);
     if (op.routes) mark_for_weights(*op.routes);
+    if (op.gates) mark_for_weights(*op.gates);
   }
 }
 

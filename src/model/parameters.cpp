@@ -104,13 +104,17 @@ void add_qkv(std::vector<Parameter>& p, const Config& m) {
 }
 
 /// Weights [E, 2, I, C] and [E, C, I] of all experts, each of which tp cuts as an MLP, or ep leaves
-/// whole.
+/// whole, and biases [E, 2, I] and [E, C] if they have any. Ranks add their outputs, so each adds
+/// its columns of the last bias.
 void add_experts(std::vector<Parameter>& p, const Config& m) {
   const std::int64_t experts = m.num_experts, inner = m.expert_ffn_size, hidden = m.hidden_size;
-  add_cut(p, Module::experts_in, false, {experts, 2, inner, hidden}, 2, 0, m.init_std);
-  p.back().expert_dim = 0;
+  const std::size_t first = p.size();
+  add_cut(p, Module::experts_in, m.linear_bias, {experts, 2, inner, hidden}, 2, 0, m.init_std);
   add_cut(p, Module::experts_out, false, {experts, hidden, inner}, 2, 0, out_std(m));
-  p.back().expert_dim = 0;
+  if (m.linear_bias)
+    p.push_back(
+        {.id = {Module::experts_out, Part::bias}, .shape = {experts, hidden}, .split_dim = 1});
+  for (std::size_t i = first; i < p.size(); ++i) p[i].expert_dim = 0;
 }
 
 /// Weights [2, F, C] and [C, F] of the expert that every token passes: all ranks that sum the
@@ -235,6 +239,12 @@ Block layer_block(const Config& m, int layer) {
                    .frozen = true,
                    .balanced = m.balance_rate > 0.0,
                    .in_fp32 = true});
+    if (m.linear_bias)
+      p.push_back({.id = {Module::router, Part::bias},
+                   .shape = {m.num_experts},
+                   .tp_partial = true,
+                   .init = Init::normal,
+                   .std = m.init_std});
     if (m.shared_expert_gate) add_gates(Module::shared_expert_gate, 1);
   }
   // Gradients that are partial stay together: always, then for some tp, then never.
@@ -245,6 +255,12 @@ Block layer_block(const Config& m, int layer) {
   add_adapters([](const Parameter& one) { return one.tp_partial; });
   add_adapters([](const Parameter& one) { return one.split_heads > 0; });
   add_qkv(p, m);
+  if (m.sinks())
+    p.push_back({.id = {Module::sinks},
+                 .shape = {m.num_heads},
+                 .split_dim = 0,
+                 .init = Init::normal,
+                 .std = m.init_std});
   add_out(p, m, Module::attention_out, m.attention_size());
   if (has_experts) {
     add_experts(p, m);
@@ -302,10 +318,11 @@ bool may_be_quantized(const Parameter& parameter) {
 }
 
 /// Moments of an embedding stay in fp32: most rows have no gradient in a step. So do those whose
-/// gradients are partial over tp, which come first in the layout.
+/// gradients are partial over tp, which come first in the layout, and those of sinks, which tp
+/// would cut within blocks.
 bool may_have_blocked_moments(const Parameter& parameter, BlockKind kind) {
   return kind != BlockKind::embedding && !parameter.frozen && !parameter.tp_partial &&
-         parameter.shape.back() % quantized_block == 0;
+         parameter.id.module != Module::sinks && parameter.shape.back() % quantized_block == 0;
 }
 
 bool has_lean_state(const Parameter& parameter) {

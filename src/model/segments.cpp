@@ -89,6 +89,20 @@ double chosen_experts(const Config& m) {
   return all * (1.0 - std::pow(1.0 - m.experts_per_token / all, m.computed_tokens()));
 }
 
+/// The operator of an MLP's activation: a row per kind, ordered as they are.
+struct ActivationRow {
+  MlpKind mlp;
+  OperatorKind kind;
+};
+constexpr ActivationRow activations[] = {
+    {MlpKind::gelu_tanh, OperatorKind::gelu},
+    {MlpKind::gelu_erf, OperatorKind::gelu_erf},
+    {MlpKind::swiglu, OperatorKind::swiglu},
+    {MlpKind::geglu, OperatorKind::geglu},
+    {MlpKind::clamped_swiglu, OperatorKind::clamped_swiglu},
+};
+static_assert(in_order(activations, &ActivationRow::mlp));
+
 /// Lists a segment's operators in forward order. Those of a layer are, branch by branch, what leads
 /// from its input to the inner tensors, then what these add to the stream.
 class SegmentList {
@@ -191,6 +205,7 @@ class SegmentList {
   TensorId shared_expert(TensorId normed);
   TensorId experts(TensorId normed);
   void combine(TensorId read, TensorId written);
+  OperatorKind activation_kind() const { return activations[std::size_t(m_.mlp())].kind; }
   OperatorKind product_of_layer() const {
     return m_.precision == Precision::fp8 ? OperatorKind::matmul_fp8 : OperatorKind::matmul;
   }
@@ -205,7 +220,7 @@ class SegmentList {
   bool cuts_sequences_;
   std::vector<Module> quantized_;
   Segment segment_;
-  TensorId routes_ = {};  ///< of the tokens' copies
+  TensorId routes_ = {}, gates_ = {};  ///< of the tokens' copies
   Expr held_ = 0.0;  ///< rows that the experts on a rank are expected to have where they have most
   Expr room_ = 0.0;  ///< rows of tensors of held experts: held_, and at least one token's
 };
@@ -389,6 +404,7 @@ TensorId SegmentList::attention(TensorId normed) {
   const TensorId attended = cuts_sequences_ ? of_sequence("attended.heads", s_.attended_tp / s_.cp)
                                             : activation("attended", s_.attended_tp);
   const Expr flops = 2.0 * s_.tokens * s_.seq * s_.attended_tp;  // half of the square: causal
+  const std::vector<Module> sinks(m_.sinks() ? 1 : 0, Module::sinks);
   if (m_.generates()) {  // each token sees all of s_.seq keys, each sequence's keys are read once
     const Expr keys = double(m_.generation.sequences) * s_.seq;
     segment_.operators.push_back(
@@ -396,6 +412,7 @@ TensorId SegmentList::attention(TensorId normed) {
          .kind = OperatorKind::cached_attention,
          .read = qkv,
          .written = attended,
+         .modules = sinks,
          .dims = {s_.tokens, s_.seq, heads, s_.head_dim},
          .forward_flops = 2.0 * flops,
          .forward_bytes = 8.0 * (keys * s_.keys_tp + s_.tokens * s_.attended_tp),
@@ -407,6 +424,7 @@ TensorId SegmentList::attention(TensorId normed) {
                                 .read = qkv,
                                 .written = attended,
                                 .statistics = {statistic("lse", s_.b * heads * s_.seq)},
+                                .modules = sinks,
                                 .dims = {s_.b, s_.seq, heads, s_.head_dim},
                                 .forward_flops = flops,
                                 .backward_flops = 2.5 * flops,
@@ -418,9 +436,7 @@ TensorId SegmentList::attention(TensorId normed) {
 
 /// @return what the output's product reads
 TensorId SegmentList::mlp(TensorId normed, const Inner& inner) {
-  static constexpr OperatorKind kinds[] = {OperatorKind::gelu, OperatorKind::gelu_erf,
-                                           OperatorKind::swiglu, OperatorKind::geglu};
-  const OperatorKind kind = kinds[std::size_t(m_.mlp())];
+  const OperatorKind kind = activation_kind();
   const std::string& prefix = inner.prefix;
   const TensorId wide = activation(prefix + "wide", inner.in_width);
   const TensorId activated = activation(prefix + "activated", inner.width);
@@ -462,10 +478,11 @@ TensorId SegmentList::experts(TensorId normed) {
   room_ = m_.exchanges_normed ? of_token * s_.tokens : max(held_, of_token);
   const TensorId logits = in_fp32("logits", all);
   product("router", OperatorKind::router, normed, logits, {{Module::router}, all, s_.hidden});
-  const TensorId gates = in_fp32("gates", 1.0, copies);
+  if (m_.linear_bias) epilogue("router bias", logits, logits, {Module::router});
+  gates_ = in_fp32("gates", 1.0, copies);
   routes_ = statistic("routes", 2.0 * copied + all + 1.0);
-  streaming("choice", OperatorKind::choose_experts, logits, gates, {s_.tokens, all, double(copies)},
-            s_.tokens * all)
+  streaming("choice", OperatorKind::choose_experts, logits, gates_,
+            {s_.tokens, all, double(copies)}, s_.tokens * all)
       .statistics = {routes_};
   const TensorId dispatched = held("dispatched", s_.hidden);
   streaming("dispatch", OperatorKind::dispatch, normed, dispatched, {held_, s_.hidden},
@@ -474,12 +491,14 @@ TensorId SegmentList::experts(TensorId normed) {
   const TensorId wide = held("wide", s_.mlp_in_tp);
   product("in", OperatorKind::experts, dispatched, wide,
           {{Module::experts_in}, s_.mlp_in_tp, s_.hidden});
+  if (m_.linear_bias) epilogue("in bias", wide, wide, {Module::experts_in});
   adapt("in", dispatched, wide, {{Module::experts_in, s_.mlp_in_tp}}, OperatorKind::experts);
   const TensorId activated = held("activated", s_.ffn_tp);
-  Operator& swiglu = streaming("swiglu", OperatorKind::swiglu, wide, activated, {held_, s_.ffn_tp},
-                               held_ * s_.mlp_in_tp);
-  swiglu.gates = gates;
-  swiglu.routes = routes_;
+  const OperatorKind kind = activation_kind();
+  Operator& gated =
+      streaming(name(kind), kind, wide, activated, {held_, s_.ffn_tp}, held_ * s_.mlp_in_tp);
+  gated.gates = gates_;
+  gated.routes = routes_;
   return activated;
 }
 
@@ -488,6 +507,10 @@ void SegmentList::combine(TensorId read, TensorId written) {
   const TensorId returned = held("returned", s_.hidden);
   product("out", OperatorKind::experts, read, returned,
           {{Module::experts_out}, s_.hidden, s_.ffn_tp});
+  if (m_.linear_bias) {
+    segment_.operators.back().gates = gates_;  // what the product reads has them, its bias not
+    epilogue("out bias", returned, returned, {Module::experts_out});
+  }
   adapt("out", read, returned, {{Module::experts_out, s_.hidden}}, OperatorKind::experts);
   streaming("combine", OperatorKind::combine, returned, written, {held_, s_.hidden},
             held_ * s_.hidden)

@@ -168,6 +168,7 @@ engine::KernelCall<Storage> call_of(Maker<Storage> make, const Item& item,
       break;
     case OperatorKind::swiglu:
     case OperatorKind::geglu:
+    case OperatorKind::clamped_swiglu:
       activation(d[0], 2 * d[1], d[1]);
       if (model.num_experts > 0) c.gates = c.d_gates = make.wide_vector(d[0]);
       break;
