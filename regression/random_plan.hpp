@@ -185,10 +185,8 @@ inline std::vector<model::Config> special_models() {
   gemma3.tied_head = true;
   // Smaller weights leave outputs so small that norms of them enlarge what was rounded.
   gemma2.init_std = gemma3.init_std = 0.15;
-  return {qwen3,     neox,    sequential, windowed, mistral, qwen3_moe,
-          qwen2_moe, mixtral, olmoe,      glm4_moe, gemma2,  gemma3};
-  qwen2_moe, mixtral, olmoe, gpt_oss, gemma2, gemma3
-};
+  return {qwen3,   neox,  sequential, windowed, mistral, qwen3_moe, qwen2_moe,
+          mixtral, olmoe, glm4_moe,   gpt_oss,  gemma2,  gemma3};
 }
 
 /// Freezes those parameters of a model whose names contain `part`.

@@ -178,16 +178,16 @@ class FileKinds {
              [model = model::config(model::resolved(keys), "fp32")](const fs::path& path) {
                const interop::PretrainedWeights weights(path.parent_path(), model);
              });
-    add_four_bits();
+    add_coded("four_bits", "data/hugging_face/llama_nf4_nested/");
+    add_coded("mxfp4", "data/hugging_face/gpt_oss_mxfp4/");
   }
 
-  void add_four_bits() {
-    const std::string folder = "data/hugging_face/llama_nf4_nested/";
+  void add_coded(const char* kind, const std::string& folder) {
     deck::ModelKeys keys;
     keys.config = BRUME_REGRESSION_DIR "/" + folder + "config.json";
     keys.seq_len = 16;
     keys.given = {"seq_len"};
-    add_file("four_bits", "model.safetensors", {shipped(folder + "model.safetensors")},
+    add_file(kind, "model.safetensors", {shipped(folder + "model.safetensors")},
              [model = model::config(model::resolved(keys), "fp32")](const fs::path& path) {
                const interop::PretrainedWeights weights(path.parent_path(), model);
                for (const engine::Slab& slab : interop::whole_weights(model)) {

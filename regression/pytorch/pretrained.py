@@ -130,6 +130,13 @@ def gpt_oss():
         num_experts_per_tok=2, sliding_window=7, rope_parameters=rope))
 
 
+def gpt_oss_mxfp4():
+    return transformers.GptOssConfig(**llama_keys(
+        hidden_size=64, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
+        tie_word_embeddings=False, intermediate_size=32, num_local_experts=3,
+        num_experts_per_tok=2, sliding_window=7))
+
+
 def mistral_window():
     return transformers.MistralConfig(**llama_keys(
         num_key_value_heads=1, tie_word_embeddings=True, sliding_window=7))
@@ -184,6 +191,7 @@ MODELS = {  # format of the values, largest file
     olmoe: (torch.float16, "1GB"),
     glm4_moe: (torch.bfloat16, "20KB"),
     gpt_oss: (torch.bfloat16, "20KB"),
+    gpt_oss_mxfp4: (torch.bfloat16, "1GB"),
     mistral_window: (torch.bfloat16, "1GB"),
     qwen2_window: (torch.float16, "1GB"),
     gemma2: (torch.bfloat16, "20KB"),
@@ -264,6 +272,29 @@ def write_completions(folder):
             print(json.dumps(dict(prompt=prompt, completion=completion) | said), file=file)
 
 
+def write_mxfp4(folder):
+    """Replaces the experts' weights by blocks of random codes; the library makes bf16 of them."""
+    from safetensors.torch import load_file, save_file
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    plain = dict(tensors)
+    for name in [name for name in tensors if name.endswith("_proj") and "experts" in name]:
+        experts, inputs, outputs = tensors.pop(name).shape
+        blocks = torch.randint(256, (experts, outputs, inputs // 32, 16)).to(torch.uint8)
+        scales = torch.randint(121, 126, (experts, outputs, inputs // 32)).to(torch.uint8)
+        tensors |= {name + "_blocks": blocks, name + "_scales": scales}
+        plain[name] = convert_moe_packed_tensors(blocks, scales)
+    model = load_wide(folder)
+    model.load_state_dict({name: value.float() for name, value in plain.items()})
+    save_file(tensors, path, metadata={"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = dict(quant_method="mxfp4")
+    (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    return model
+
+
 def main():
     for make, (dtype, shard) in MODELS.items():
         if sys.argv[1:] and make.__name__ not in sys.argv[1:]:
@@ -278,7 +309,7 @@ def main():
             model.save_pretrained(folder, max_shard_size=shard)
             (folder / "generation_config.json").unlink(missing_ok=True)
             tokens = torch.randint(model.config.vocab_size, (SEQUENCES, T + 1))
-            wide = load_wide(folder)
+            wide = write_mxfp4(folder) if make is gpt_oss_mxfp4 else load_wide(folder)
             expected = dict(tokens=tokens.tolist(), losses=losses(wide, tokens))
             if make is gpt_oss:
                 expected["greedy"] = [greedy(wide, row[:5]) for row in tokens]

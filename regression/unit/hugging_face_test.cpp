@@ -330,6 +330,102 @@ TEST_P(FourBits, PartsThatDoNotFitAreRefused) {
 INSTANTIATE_TEST_SUITE_P(HuggingFace, FourBits, testing::Values("llama_nf4", "llama_nf4_nested"),
                          [](const auto& info) { return std::string(info.param); });
 
+// Written by the Transformers library, which makes bf16 of the codes; only experts are in codes.
+TEST(Mxfp4, GivesTheLossesOfDequantizedWeights) {
+  const fs::path directory = models / "gpt_oss_mxfp4";
+  const model::Config model = config_of(directory);
+  const PretrainedWeights weights(directory, model);
+  const json expected = json::parse(test::content(directory / "expected.json"));
+  const std::vector<double> found =
+      losses(model, weights, expected.at("tokens").get<std::vector<std::vector<std::int32_t>>>());
+  EXPECT_LE(test::largest_difference(found, expected.at("losses")), 1e-6);
+  EXPECT_EQ(weights.dtype(), Dtype::bf16);
+}
+
+// Values are written in bf16, so the file must not announce codes.
+TEST(Mxfp4, AWrittenConfigHasNoCodes) {
+  const OwnFolder folder;
+  const fs::path directory = models / "gpt_oss_mxfp4";
+  const HuggingFaceWriter exported(folder.path(), config_of(directory), Dtype::bf16, 1);
+  exported.finish(directory / "config.json");
+  json expected = json::parse(test::content(directory / "config.json"));
+  ASSERT_EQ(expected.erase("quantization_config"), 1u);
+  expected["torch_dtype"] = "bfloat16";
+  EXPECT_EQ(json::parse(test::content(folder / "config.json")), expected);
+}
+
+// All codes, at any place of a block.
+TEST(Mxfp4, ValuesAreThoseOfTheirCodes) {
+  const fs::path directory = models / "gpt_oss_mxfp4";
+  const model::Config model = config_of(directory);
+  const std::map<std::string, test::RawTensor> raw = raw_tensors(directory);
+  const PretrainedWeights weights(directory, model);
+  constexpr float sizes[] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
+  std::mt19937 random(7);
+  for (const Slab& slab : whole_weights(model)) {
+    const bool in = slab.name == "layers.1.mlp.experts.in.weight";
+    if (!in && slab.name != "layers.1.mlp.experts.out.weight") continue;
+    const std::string name =
+        std::string("model.layers.1.mlp.experts.") + (in ? "gate_up_proj" : "down_proj");
+    const std::string &codes = raw.at(name + "_blocks").bytes,
+                      &exponents = raw.at(name + "_scales").bytes;
+    std::vector<float> values(std::size_t(slab.elements));
+    weights.get(slab, 0, values);
+    const std::size_t columns = std::size_t(slab.shape.back());
+    const std::size_t inner = std::size_t(model.expert_ffn_size);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      std::size_t row = i / columns;
+      if (in) {  // ours are all gates, then all values; theirs take turns
+        const std::size_t expert = row / (2 * inner), part = row / inner % 2;
+        row = expert * 2 * inner + 2 * (row % inner) + part;
+      }
+      const std::size_t at = row * columns + i % columns;
+      const int pair = std::uint8_t(codes[at / 2]), code = at % 2 == 0 ? pair % 16 : pair / 16;
+      const float size = std::ldexp(sizes[code % 8], std::uint8_t(exponents[at / 32]) - 127);
+      ASSERT_EQ(values[i], code < 8 ? size : -size) << slab.name << " " << i;
+    }
+    for (int trial = 0; trial < 50; ++trial) {
+      const std::size_t first = random() % values.size(),
+                        count = 1 + random() % (values.size() - first);
+      std::vector<float> part(count);
+      weights.get(slab, std::int64_t(first), part);
+      EXPECT_TRUE(std::equal(part.begin(), part.end(), values.begin() + std::ptrdiff_t(first)));
+    }
+  }
+}
+
+TEST(Mxfp4, PartsThatDoNotFitAreRefused) {
+  const fs::path directory = models / "gpt_oss_mxfp4";
+  const model::Config model = config_of(directory);
+  const std::string blocks = "model.layers.0.mlp.experts.gate_up_proj_blocks",
+                    scales = "model.layers.0.mlp.experts.gate_up_proj_scales";
+  EXPECT_NE(refusal_with(directory, model, [&](const auto& one) { return one.name != scales; })
+                .find("lacks its part \"" + scales + "\""),
+            std::string::npos);
+  const auto changed = [&](const std::string& name, const std::vector<std::int64_t>& shape,
+                           const char* dtype = "U8") {
+    return refusal_with(directory, model, [&](test::RawTensor& one) {
+      if (one.name == name) one.shape = shape, one.dtype = dtype;
+      return true;
+    });
+  };
+  const std::string fit = "of MXFP4 weights must be U8 [..., 16] with scales U8 [...], found";
+  for (const std::string& said :
+       {changed(blocks, {3, 64, 1, 32}), changed(blocks, {3 * 64 * 2 * 16}), changed(blocks, {}),
+        changed(scales, {3, 64, 1, 2}), changed(scales, {3, 64, 2}, "I8"),
+        changed(blocks, {3, 64, 2, 16}, "I8")})
+    EXPECT_NE(said.find(said.find("bytes") == std::string::npos ? fit : "bytes"), std::string::npos)
+        << said;
+  EXPECT_NE(refusal_with(directory, model,
+                         [&](test::RawTensor& one) {
+                           if (one.name == blocks) one.shape = {3, 32, 4, 16};
+                           if (one.name == scales) one.shape = {3, 32, 4};
+                           return true;
+                         })
+                .find("has shape [3, 32, 128], the model needs [3, 64, 64]"),
+            std::string::npos);
+}
+
 // --- files that the test writes
 // -------------------------------------------------------------------
 

@@ -9,6 +9,7 @@
 #include "base/text.hpp"
 #include "deck/json.hpp"
 #include "json_reader.hpp"
+#include "mxfp4.hpp"
 
 namespace brume::interop {
 namespace {
@@ -35,9 +36,16 @@ std::int64_t block_size(const json& state, const char* key, const std::string& w
 bool is_part_of_codes(std::string_view name, std::string_view tensor) {
   if (!name.starts_with(tensor)) return false;
   name.remove_prefix(tensor.size());
-  for (const char* part : {".absmax", ".quant_map", ".nested_absmax", ".nested_quant_map"})
+  for (const char* part :
+       {".absmax", ".quant_map", ".nested_absmax", ".nested_quant_map", mxfp4_blocks, mxfp4_scales})
     if (name == part) return true;
   return std::ranges::find(states, name) != std::end(states);
+}
+
+std::unique_ptr<CodedTensor> coded_tensor(const std::string& tensor, const FileOf& files) {
+  if (FourBitTensor::is_one(tensor, files)) return std::make_unique<FourBitTensor>(tensor, files);
+  if (Mxfp4Tensor::is_one(tensor, files)) return std::make_unique<Mxfp4Tensor>(tensor, files);
+  return nullptr;
 }
 
 bool FourBitTensor::is_one(const std::string& tensor, const FileOf& files) {

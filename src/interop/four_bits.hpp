@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -19,6 +20,21 @@ using FileOf = std::function<const TensorFile*(const std::string& tensor)>;
 /// one's.
 bool is_part_of_codes(std::string_view name, std::string_view tensor);
 
+/// A tensor whose values are made of codes.
+class CodedTensor {
+ public:
+  virtual ~CodedTensor() = default;
+  virtual const TensorFile& file() const = 0;  ///< with the codes
+  virtual const std::vector<std::int64_t>& shape() const = 0;
+  virtual Dtype dtype() const = 0;  ///< of the values
+  /// Values from element `first` on. @throws Error(input) when a file cannot be read
+  virtual void read(std::int64_t first, std::span<float> values) const = 0;
+};
+
+/// @return null if the files have no codes of this name
+/// @throws Error(input) where parts of the codes do not fit each other
+std::unique_ptr<CodedTensor> coded_tensor(const std::string& tensor, const FileOf& files);
+
 /// A tensor W in codes:
 ///
 ///   W                                 [N / 2] two codes per byte, the first in its high bits
@@ -32,17 +48,16 @@ bool is_part_of_codes(std::string_view name, std::string_view tensor);
 ///   nested: scale = nested_quant_map[code of scale] nested_absmax + nested_offset
 ///
 /// @source  bitsandbytes 0.50.2, functional.py (QuantState, dequantize_4bit)
-class FourBitTensor {
+class FourBitTensor : public CodedTensor {
  public:
   static bool is_one(const std::string& tensor, const FileOf& files);
   /// @throws Error(input) where its parts do not fit each other
   FourBitTensor(std::string tensor, const FileOf& files);
 
-  const std::vector<std::int64_t>& shape() const { return shape_; }
-  Dtype dtype() const { return dtype_; }  ///< of the values before they were quantized
-  std::int64_t elements() const { return elements_; }
-  /// Values from element `first` on. @throws Error(input) when a file cannot be read
-  void read(std::int64_t first, std::span<float> values) const;
+  const TensorFile& file() const override { return *codes_.file; }
+  const std::vector<std::int64_t>& shape() const override { return shape_; }
+  Dtype dtype() const override { return dtype_; }  ///< of the values before they were quantized
+  void read(std::int64_t first, std::span<float> values) const override;
 
  private:
   struct Part {

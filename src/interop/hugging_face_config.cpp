@@ -311,6 +311,7 @@ json hugging_face_config(const Config& m, Dtype dtype, const fs::path& original)
   json config = deck::load_json(original.string(), largest_config_bytes);
   set_dtype(config, dtype);
   const Architecture& kind = architecture(m);
+  config.erase("quantization_config");                            // of codes, which are not written
   if (!kind.extra_layers.empty()) config[kind.extra_layers] = 0;  // they were not read
   const std::string& positions = kind.keys.seq_len;
   // A table of positions has just these.

@@ -120,9 +120,13 @@ class LayoutBuilder {
     const std::int64_t experts = model_.num_experts, parts = first ? 2 : 1,
                        columns = placed.columns(), rows = placed.rows() / experts / parts,
                        all = parts * rows;
-    placed.experts = {parts, rows, columns, 1, parts, all};
+    const bool turned = experts_ == ExpertTensors::turned && placed.matrix;
+    if (turned)
+      placed.experts = {parts, rows, columns, columns, parts * columns, 1};
+    else
+      placed.experts = {parts, rows, columns, 1, parts, all};
     if (!placed.matrix) return {experts, all};
-    return {experts, columns, all};
+    return turned ? std::vector{experts, all, columns} : std::vector{experts, columns, all};
   }
 
   /// B of all experts as [experts, outputs rank] is the transpose of its tensor.
@@ -213,8 +217,10 @@ HuggingFaceLayout hugging_face_layout(const Config& config, ExpertTensors expert
   return LayoutBuilder(config, false, experts).build();
 }
 
-bool is_stacked_experts(std::string_view tensor) {
-  return tensor.ends_with(".mlp.experts.gate_up_proj");
+std::optional<ExpertTensors> form_of_experts(std::string_view tensor) {
+  if (tensor.ends_with(".mlp.experts.gate_up_proj")) return ExpertTensors::stacked;
+  if (tensor.ends_with(".mlp.experts.gate_up_proj_blocks")) return ExpertTensors::turned;
+  return std::nullopt;
 }
 
 HuggingFaceLayout adapter_layout(const Config& config) {

@@ -56,8 +56,9 @@ inline constexpr std::string_view peft_prefix = "base_model.model.";
 
 /// Tensors of a layer's experts in a file. Stacked: one holds all experts' first products, as
 /// [experts, gate rows then up rows, inputs], and one all second ones, as the Transformers library
-/// has them in memory. Interleaved experts of families::ExpertForm have no other form.
-enum class ExpertTensors { separate, stacked };
+/// has them in memory. Interleaved experts of families::ExpertForm have no other form, but
+/// turned: in files of MXFP4 each expert is transposed.
+enum class ExpertTensors { separate, stacked, turned };
 
 /// gpt as GPT-2: linear layers are transposed. llama as Llama, with biases of q, k and v as Qwen2,
 /// with norms of q and k as Qwen3, and gemma as Gemma 2 and 3: gate and up, q, k and v are tensors
@@ -70,8 +71,8 @@ enum class ExpertTensors { separate, stacked };
 HuggingFaceLayout hugging_face_layout(const model::Config& config,
                                       ExpertTensors experts = ExpertTensors::separate);
 
-/// Whether files have stacked experts if they have a tensor of this name.
-bool is_stacked_experts(std::string_view tensor);
+/// The form of files that have a tensor of this name, as far as it says so.
+std::optional<ExpertTensors> form_of_experts(std::string_view tensor);
 
 /// The factors of a model's adapter, as PEFT has them: "base_model.model.", the module's name, then
 /// ".lora_A.weight" [rank, inputs] or ".lora_B.weight" [outputs, rank]. No factor is transposed;

@@ -144,9 +144,9 @@ struct PretrainedWeights::Impl {
   std::vector<std::unique_ptr<TensorFile>> files;
   std::map<std::string, const TensorFile*> places;  ///< of all tensors, by their names there
   std::map<std::string, const Placed*> parameters;
-  std::map<std::string, FourBitTensor> codes;  ///< tensors in 4 bits, by their names there
-  std::string prefix, head;                    ///< in the files, of the layout's
-  std::set<std::string> extra_layers;          ///< what names of tensors of these begin with
+  std::map<std::string, std::unique_ptr<CodedTensor>> codes;  ///< by their names there
+  std::string prefix, head;                                   ///< in the files, of the layout's
+  std::set<std::string> extra_layers;  ///< what names of tensors of these begin with
   bool has_spare_head = false;  ///< files may have the head of a tied table, which is not read
   const char *noun = "model", *another = "config.json and [model] describe another model";
   const char* without_head = "with tied_head = true the head is the token table";
@@ -168,9 +168,9 @@ PretrainedWeights::Impl::Impl(const fs::path& directory, const model::Config& co
   } else {
     open(directory);
     has_spare_head = tied;
-    const bool stacked = std::ranges::any_of(std::views::keys(places), is_stacked_experts);
-    layout =
-        hugging_face_layout(config, stacked ? ExpertTensors::stacked : ExpertTensors::separate);
+    ExpertTensors experts = ExpertTensors::separate;
+    for (const auto& [tensor, file] : places) experts = form_of_experts(tensor).value_or(experts);
+    layout = hugging_face_layout(config, experts);
     find_names();
     find_codes();
     find_extra_layers(config);
@@ -245,7 +245,7 @@ void PretrainedWeights::Impl::find_codes() {
   };
   for (const NewTensor& tensor : layout.tensors) {
     const std::string found = name_in_files(tensor.name);
-    if (FourBitTensor::is_one(found, files)) codes.emplace(found, FourBitTensor(found, files));
+    if (auto coded = coded_tensor(found, files)) codes.emplace(found, std::move(coded));
   }
 }
 
@@ -263,7 +263,7 @@ void PretrainedWeights::Impl::find_extra_layers(const model::Config& config) {
 
 Dtype PretrainedWeights::Impl::dtype_of(const std::string& tensor) const {
   const auto found = codes.find(tensor);
-  return found == codes.end() ? file_of(tensor).dtype(tensor) : found->second.dtype();
+  return found == codes.end() ? file_of(tensor).dtype(tensor) : found->second->dtype();
 }
 
 /// That each tensor of the model is there, and no other.
@@ -271,8 +271,9 @@ void PretrainedWeights::Impl::check_tensors() const {
   std::vector<std::string> missing, extra;
   std::set<std::string> known;
   for (const NewTensor& tensor : layout.tensors) {
-    known.insert(name_in_files(tensor.name));
-    if (!places.contains(name_in_files(tensor.name))) missing.push_back(name_in_files(tensor.name));
+    const std::string found = name_in_files(tensor.name);
+    known.insert(found);
+    if (!places.contains(found) && !codes.contains(found)) missing.push_back(found);
   }
   const auto is_part = [&](const std::string& tensor) {
     const auto behind = codes.upper_bound(tensor);  // names that begin like it come before
@@ -301,10 +302,11 @@ void PretrainedWeights::Impl::check_tensors() const {
 void PretrainedWeights::Impl::check_shapes() const {
   for (const NewTensor& tensor : layout.tensors) {
     const std::string found_name = name_in_files(tensor.name);
-    const TensorFile& file = file_of(found_name);
     const auto in_codes = codes.find(found_name);
+    const bool coded = in_codes != codes.end();
+    const TensorFile& file = coded ? in_codes->second->file() : file_of(found_name);
     const std::vector<std::int64_t>& found =
-        in_codes == codes.end() ? file.tensors().at(found_name).shape : in_codes->second.shape();
+        coded ? in_codes->second->shape() : file.tensors().at(found_name).shape;
     dtype_of(found_name);
     // Positions beyond those that the model uses are left where they are.
     const bool is_position = tensor.name == layout.prefix + "wpe.weight";
@@ -321,7 +323,7 @@ void PretrainedWeights::Impl::read(const std::string& tensor, std::int64_t first
                                    std::span<float> values) const {
   const std::string found = name_in_files(tensor);
   if (const auto in_codes = codes.find(found); in_codes != codes.end())
-    return in_codes->second.read(first, values);
+    return in_codes->second->read(first, values);
   file_of(found).read(found, first, values);
 }
 
@@ -351,7 +353,8 @@ void PretrainedWeights::Impl::read_rows(const Placed& placed, std::int64_t row, 
   }
 }
 
-/// The same of a tensor of interleaved experts: a column of a part at a time.
+/// The same of a tensor of interleaved experts: runs of its elements from the first to the last one
+/// of a row, or of the rows of a part, whichever lie closer.
 void PretrainedWeights::Impl::read_experts(const Placed& placed, std::int64_t row,
                                            std::int64_t rows, std::int64_t column,
                                            std::int64_t columns, std::span<float> values) const {
@@ -363,11 +366,16 @@ void PretrainedWeights::Impl::read_experts(const Placed& placed, std::int64_t ro
     const std::int64_t count = std::min(rows - done, at.rows - first);
     const std::int64_t begin = part / at.parts * at.parts * at.rows * at.columns +
                                part % at.parts * at.part + first * at.row + column * at.column;
-    line.resize(std::size_t((count - 1) * at.row + 1));
-    for (std::int64_t i = 0; i < columns; ++i) {
-      read(tensor, begin + i * at.column, line);
-      for (std::int64_t j = 0; j < count; ++j)
-        values[std::size_t((done + j) * columns + i)] = line[std::size_t(j * at.row)];
+    // Outer steps of lines, inner ones of their elements.
+    const bool by_rows = at.column == 1;
+    const std::int64_t lines = by_rows ? count : columns, elements = by_rows ? columns : count;
+    const std::int64_t step = by_rows ? at.row : at.column, inner = by_rows ? 1 : at.row;
+    line.resize(std::size_t((elements - 1) * inner + 1));
+    for (std::int64_t i = 0; i < lines; ++i) {
+      read(tensor, begin + i * step, line);
+      for (std::int64_t j = 0; j < elements; ++j)
+        values[std::size_t(by_rows ? (done + i) * columns + j : (done + j) * columns + i)] =
+            line[std::size_t(j * inner)];
     }
     done += count;
   }

@@ -89,6 +89,8 @@ void check(const Config& m) {
         "balance_loss and z_loss need num_experts");
   needs(m.num_experts == 0 || m.precision != Precision::fp8,
         "experts do not run with training.precision = \"fp8\": say bf16");
+  needs(m.first_dense_layers == 0 || !m.family->only_experts, "first_dense_layers must be 0 for {}",
+        m.family->name);
   needs(m.num_experts > 0 || !m.family->only_experts, "num_experts must be above 0 for {}",
         m.family->name);
   needs(!m.gated() || m.family->biased || !m.linear_bias, "linear_bias must be false for {}",
