@@ -115,6 +115,11 @@ std::string differs(const json& entry) {
   if (word(entry, "note").find("packed sequences") != std::string::npos)
     words.push_back("packed sequences, counted as whole ones");
   if (path.find("asyncTP") != std::string::npos) words.push_back("asynchronous tp");
+  if (path == "best_practice/Mixtral/run_mixtral_8x22B.sh")
+    words.push_back("tp collectives hidden");
+  if (word(entry, "note").find("behind another microbatch") != std::string::npos)
+    words.push_back("experts' exchanges hidden");
+  if (entry["model"].contains("experts")) words.push_back("tokens sent to experts, not gathered");
   if (word(entry, "note").starts_with("VP NA"))
     words.push_back("virtual stages of a later release");
   return fmt::format("{}", fmt::join(words, ", "));
@@ -147,7 +152,18 @@ int recomputed_layers(const std::string& recompute, int layers) {
 /// Trainers keep outputs of norms and activations of what they do not recompute, unless they choose
 /// by operators.
 int stored_layers(const std::string& recompute, int not_recomputed) {
-  return recompute.starts_with("selective (per op") ? 0 : not_recomputed;
+  const bool chosen =
+      recompute.starts_with("selective (per op") || recompute.starts_with("selective (norms");
+  return chosen ? 0 : not_recomputed;
+}
+
+/// Layers of each chunk of a pipeline. Megatron-LM may count embedding and loss as a layer each.
+std::vector<int> layers_of(int layers, int chunks, bool ends_count) {
+  const int all = layers + (ends_count ? 2 : 0);
+  std::vector<int> found;
+  for (int i = 0; i < chunks; ++i) found.push_back(all / chunks + (i < all % chunks ? 1 : 0));
+  if (ends_count) --found.front(), --found.back();
+  return found;
 }
 
 std::optional<Case> read(const json& entry) {
@@ -167,6 +183,11 @@ std::optional<Case> read(const json& entry) {
   model.vocab_size = m["vocab"];
   model.tied_head = m["tied_head"];
   model.qkv_bias = model.linear_bias = family == "gpt";
+  model.head_size = m.value("head_dim", 0);
+  model.qk_norm = m.value("qk_norm", false);
+  model.num_experts = m.value("experts", 0);
+  model.experts_per_token = m.value("experts_per_token", 0);
+  model.expert_ffn_size = m.value("expert_ffn", 0);
   model.precision = model::precision(word(entry, "precision"));
   if (entry.contains("adapter")) adapt(entry["adapter"], model);
   Case c{.id = entry["id"],
@@ -188,8 +209,9 @@ std::optional<Case> read(const json& entry) {
   c.plan.order.chunks = l.value("virtual_stages", 1);
   if (c.plan.order.chunks > 1) c.plan.order.run_ahead = 2;  // as Megatron-LM fills its pipelines
   const int stages = int(l["pp"]) * c.plan.order.chunks, per_node = h.value("gpus_per_node", 8);
-  for (int s = 0, first = 0; s < stages; ++s) {
-    const int layers = c.model.num_layers / stages + (s < c.model.num_layers % stages ? 1 : 0);
+  int first = 0;
+  for (const int layers :
+       layers_of(c.model.num_layers, stages, l.value("ends_count_as_layers", false))) {
     const int recomputed = recomputed_layers(c.recompute, layers);
     c.plan.stages.push_back({.first_layer = first,
                              .layers = layers,
@@ -198,6 +220,7 @@ std::optional<Case> read(const json& entry) {
                              .microbatch = l["microbatch"],
                              .dp = dp,
                              .tp = tp,
+                             .ep = l.value("ep", 1),
                              .zero_level = dp > 1 ? int(l["zero"]) : 0,
                              .replicas = l.value("replicas", 1),
                              .ckpt_layers = recomputed,
@@ -223,6 +246,8 @@ std::optional<double> published_s(const Case& c) {
   if (c.quantity == "samples_per_s") return c.plan.global_batch / c.value;
   if (c.quantity == "achieved_tflops_per_gpu")
     return flops(c, c.recompute == "full") / (c.value * 1e12 * c.gpus);
+  if (c.quantity == "model_tflops_per_gpu")
+    return model::flops_per_sequence(c.model) * c.plan.global_batch / (c.value * 1e12 * c.gpus);
   if (c.quantity == "mfu") return flops(c, false) / (c.value / 100.0 * 312e12 * c.gpus);
   return std::nullopt;
 }
