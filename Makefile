@@ -76,7 +76,7 @@ run: program
 # Tests on an emulated device are built for this alone. A test that mostly waits uses one of two slots per core.
 check: format-check all
 	$(if $(SAN),,cmake --build $(BUILD) -j $(JOBS) --target emulation)
-	cd $(BUILD) && ctest --output-on-failure -j $(shell expr 2 \* $(JOBS)) $(if $(SAN),$(TESTS_$(SAN)),-LE slow)
+	cd $(BUILD) && ctest --output-on-failure -j $(shell expr 2 \* $(JOBS) + 1) $(if $(SAN),$(TESTS_$(SAN)),-LE slow)
 
 # Each kind of file that others give, damaged by libFuzzer for FUZZ_SECONDS.
 fuzz: PACKAGES += $(FUZZ_PACKAGES)
