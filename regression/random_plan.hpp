@@ -42,7 +42,7 @@ inline model::Config random_family_model(std::mt19937& random) {
 /// Gives some models with experts a router by sigmoids, in groups where they fit, whose
 /// corrections steps move; the generator stays as it is.
 inline void choose_router(std::mt19937 random, model::Config& model) {
-  if (pick(random, {0, 0, 1}) == 1) model.routed_scale = 1.5;
+  if (pick(random, {0, 0, 1}) == 1) model.routed_scale = 1.4;
   if (pick(random, {0, 1}) == 0) return;
   model.router = model::RouterKind::sigmoid;
   model.balance_rate = pick(random, {0, 1, 1}) * 0.02;
