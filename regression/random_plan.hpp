@@ -152,6 +152,19 @@ inline std::vector<model::Config> special_models() {
                           .original_seq_len = 4,
                           .truncate = false};
   gpt_oss.init_std = 0.05;
+  model::Config deepseek = qwen2_moe;  // queries and values by their own sizes
+  deepseek.shared_expert_gate = deepseek.qkv_bias = false;
+  deepseek.shared_expert_ffn_size = 40;
+  deepseek.head_size = 10;
+  deepseek.rotary_size = 4;
+  deepseek.kv_lora_rank = 20;
+  deepseek.q_lora_rank = 24;
+  deepseek.v_head_size = 8;
+  model::Config latent = common;
+  latent.family = &model::family("llama");
+  latent.head_size = 10;
+  latent.rotary_size = 6;
+  latent.kv_lora_rank = 16;
   model::Config neox = common;
   neox.family = &model::family("neox");
   neox.head_size = 10;
@@ -185,8 +198,8 @@ inline std::vector<model::Config> special_models() {
   gemma3.tied_head = true;
   // Smaller weights leave outputs so small that norms of them enlarge what was rounded.
   gemma2.init_std = gemma3.init_std = 0.15;
-  return {qwen3,   neox,  sequential, windowed, mistral, qwen3_moe, qwen2_moe,
-          mixtral, olmoe, glm4_moe,   gpt_oss,  gemma2,  gemma3};
+  return {qwen3, neox,     sequential, windowed, mistral, qwen3_moe, qwen2_moe, mixtral,
+          olmoe, glm4_moe, deepseek,   latent,   gpt_oss, gemma2,    gemma3};
 }
 
 /// Freezes those parameters of a model whose names contain `part`.
@@ -240,6 +253,7 @@ inline void take_rows_of_blocks(int i, model::Config& model) {
   model.hidden_size = 128, model.head_size = i % 3 == 0 ? 64 : 32;
   model.ffn_size = i % 3 == 0 ? 256 : 128;
   if (model.num_experts > 0) model.expert_ffn_size = model.ffn_size;
+  if (model.latent()) model.kv_lora_rank = 128, model.v_head_size = 32;
   if (model.shared_expert_ffn_size > 0) model.shared_expert_ffn_size = model.ffn_size;
 }
 

@@ -85,6 +85,9 @@ struct ModelKeys {
   int num_heads = 0;
   int num_kv_heads = 0;            ///< 0: num_heads
   int head_dim = 0;                ///< 0: hidden_size / num_heads
+  int kv_lora_rank = 0;            ///< features that keys and values are made from; 0: the stream's
+  int q_lora_rank = 0;             ///< features that queries are made from; 0: the stream's
+  int v_head_dim = 0;              ///< features of a value; 0: head_dim
   int ffn_size = 0;                ///< 0: 4 hidden_size
   int num_experts = 0;             ///< a layer's, instead of an MLP; 0: none
   int first_dense_layers = 0;      ///< layers with an MLP before those with experts

@@ -5,6 +5,7 @@
 #include "kernels/cached_attention.hpp"
 #include "kernels/experts.hpp"
 #include "kernels/heads.hpp"
+#include "kernels/latent.hpp"
 #include "kernels/matmul.hpp"
 #include "kernels/quantized.hpp"
 #include "model/model.hpp"
@@ -55,6 +56,7 @@ struct KernelCall {
   kernels::AttentionShape attention = {};
   kernels::KeyCache<Storage> cache = {};
   kernels::HeadBlocks heads = {};
+  kernels::LatentShape latent = {};
   kernels::ConstMatrix angles = {};
   int head_dim = 0;
   kernels::Documents documents = {};

@@ -130,6 +130,7 @@ struct Architecture {
   bool shared_expert = false;   ///< ... and one that every token passes
   bool sigmoid_router = false;  ///< scores of experts are sigmoids
   bool joint_qk_norm = false;   ///< norms of queries and keys go over all heads
+  bool latent = false;          ///< keys and values are made from fewer features
   ExpertForm expert_form = ExpertForm::separate;
   TensorNames::Map tensors = {};  ///< a layer's, beside those of the family
   int full_every = 1 << 30;       ///< every so many layers one has no window, unless a file
@@ -158,7 +159,8 @@ struct Family {
   bool qk_norms = false;
   bool windows = false;
   bool experts = false;
-  bool caps = false;  ///< soft caps of attention scores and logits
+  bool latent = false;  ///< keys and values made from fewer features
+  bool caps = false;    ///< soft caps of attention scores and logits
   // No choices:
   bool sinks = false;         ///< each head has one more trained score in the softmax
   bool only_experts = false;  ///< no layer has an MLP

@@ -33,6 +33,12 @@ enum class Module {
   kv,
   k,  ///< has an adapter's factors only, like v, gate and up
   v,
+  q_down,  ///< makes the features that queries come from
+  q_down_norm,
+  kv_down,  ///< makes the features that keys and values come from
+  kv_down_norm,
+  kv_up,     ///< makes each head's key without positions, and its value
+  k_turned,  ///< the part of a key that positions turn, one for all heads
   attention_out,
   mlp_in,
   mlp_gate,
@@ -105,6 +111,8 @@ enum class OperatorKind {
   combine,         ///< the sum of such rows
   cut_heads,       ///< columns of heads in as many parts as ranks share a sequence
   join_heads,      ///< such parts side by side
+  expand_keys,     ///< queries, keys and values by heads from those of latent attention
+  narrow_values,   ///< attended heads without the columns that widened their values
   reduce_scatter,  ///< exchange: the sum over ranks, cut by rows
   all_to_all,      ///< exchange: rows, cut into as many parts as ranks, part i for rank i
   dequantize,      ///< a product's factor from blocks, before the product
@@ -173,6 +181,8 @@ inline constexpr KernelRule kernel_rules[] = {
     {OperatorKind::combine, "combine", false, 0.0, 2, 2, {}},
     {OperatorKind::cut_heads, "cut_heads", false, 0.0, 2, 2, {}},
     {OperatorKind::join_heads, "join_heads", false, 0.0, 2, 2, {}},
+    {OperatorKind::expand_keys, "expand_keys", false, 0.0, 2, 2, {}},
+    {OperatorKind::narrow_values, "narrow_values", true, 0.0, 2, 2, {}},
     {OperatorKind::reduce_scatter, "reduce_scatter", false, 0.0, 0, 0, {}},
     {OperatorKind::all_to_all, "all_to_all", false, 0.0, 0, 0, {}},
     {OperatorKind::dequantize, "dequantize", false, 0.0, 0, 0, {}},
@@ -264,9 +274,10 @@ struct Tensor {
 /// Dims by kind: matmul, matmul_fp8, whose factors are rounded to 8 bits, logits and router {M, N,
 /// K}; experts {M, N, K, E}, M of all E on the rank together; attention {batch, T, heads,
 /// head_dim}; cached_attention {N, T, heads, head_dim};
-/// norms, gelu, gelu_erf, swiglu, geglu, clamped_swiglu, dispatch, combine, cut_heads and
-/// join_heads {N, C}; rope {N, heads, head_dim}; pointwise {elements}; embedding {N, C, V};
-/// cross_entropy {N, V}; choose_experts {N, E, k}; sigmoid {N}; dequantize and update {elements}.
+/// norms, gelu, gelu_erf, swiglu, geglu, clamped_swiglu, dispatch, combine, cut_heads, join_heads,
+/// expand_keys and narrow_values {N, C}, C columns written; rope {N, heads, head_dim}; pointwise
+/// {elements}; embedding {N, C, V}; cross_entropy {N, V}; choose_experts {N, E, k}; sigmoid {N};
+/// dequantize and update {elements}.
 struct Operator {
   std::string name;
   OperatorKind kind;

@@ -59,6 +59,7 @@ struct RopeScaling {
   ///   attention_factor, or m(mscale) / m(mscale_all_dim) where both are given, or m(1), with
   ///   m(s) = 1 + 0.1 s ln(factor)
   double magnitude() const;
+  double latent_score_factor() const;  ///< m(mscale_all_dim)^2
 };
 
 /// Trained terms of low rank, added to frozen linear layers: y = W x + scale B A x.
@@ -105,20 +106,27 @@ struct Generation {
   int block_tokens = 64;  ///< tokens of a block
 };
 
+/// The epsilon of latent attention's own norms, whatever that of the others is.
+inline constexpr double latent_norm_eps = 1e-6;
+
 /// Sizes of a model, all per whole model (not per rank).
 struct Config {
   const Family* family = &families::family("gpt");  ///< never null
   int num_layers = 0;
-  int hidden_size = 0;              ///< C
-  int num_heads = 0;                ///< H
-  int num_kv_heads = 0;             ///< K, shared by groups of H / K query heads; 0: H
-  int head_size = 0;                ///< D; 0: C / H
-  int ffn_size = 0;                 ///< F
-  int num_experts = 0;              ///< E, in place of a layer's MLP; 0: none
-  int first_dense_layers = 0;       ///< ... but for so many first layers
-  int experts_per_token = 0;        ///< k
-  int expert_ffn_size = 0;          ///< I
-  int shared_expert_ffn_size = 0;   ///< inner width; 0: no expert that every token passes
+  int hidden_size = 0;   ///< C
+  int num_heads = 0;     ///< H
+  int num_kv_heads = 0;  ///< K, shared by groups of H / K query heads; 0: H
+  int head_size = 0;     ///< D; 0: C / H
+  // Latent attention: keys and values are made from fewer features than all heads have.
+  int kv_lora_rank = 0;            ///< features that keys and values are made from; 0: the stream's
+  int q_lora_rank = 0;             ///< features that queries are made from; 0: the stream's
+  int v_head_size = 0;             ///< features of a head's value; 0: D
+  int ffn_size = 0;                ///< F
+  int num_experts = 0;             ///< E, in place of a layer's MLP; 0: none
+  int first_dense_layers = 0;      ///< ... but for so many first layers
+  int experts_per_token = 0;       ///< k
+  int expert_ffn_size = 0;         ///< I
+  int shared_expert_ffn_size = 0;  ///< inner width; 0: no expert that every token passes
   bool shared_expert_gate = false;  ///< its output is multiplied by sigmoid(x . w)
   RouterKind router = RouterKind::softmax;
   bool normalize_topk = true;  ///< gates are the softmax of the chosen logits; else that of all
@@ -169,6 +177,11 @@ struct Config {
   int head_dim() const { return head_size > 0 ? head_size : hidden_size / num_heads; }
   int kv_heads() const { return num_kv_heads > 0 ? num_kv_heads : num_heads; }
   int attention_size() const { return num_heads * head_dim(); }  ///< H D, of all query heads
+  bool latent() const { return kv_lora_rank > 0; }
+  int v_head_dim() const { return v_head_size > 0 ? v_head_size : head_dim(); }
+  int value_size() const { return num_heads * v_head_dim(); }  ///< features of all attended heads
+  /// Features of a head's key that positions do not turn.
+  int still_dim() const { return head_dim() - rotary_dim(); }
   bool rotary() const { return family->rotary; }
   /// A window that is as long as a sequence hides nothing, but its layers may turn by other angles.
   bool windowed() const { return window > 0 && (window < seq_len || window_rope_theta > 0.0); }
@@ -204,7 +217,7 @@ struct Config {
   /// Norms of the tensors that attention and MLP add to the stream.
   bool post_norms() const { return family->post_norms; }
   float embedding_scale() const;
-  float score_scale() const;  ///< 1 / sqrt(query_scalar)
+  float score_scale() const;  ///< 1 / sqrt(query_scalar), times yarn's factor in latent attention
   MlpKind mlp() const { return family->mlp; }
   bool gated() const { return families::is_gated(mlp()); }
   bool sinks() const { return family->sinks; }

@@ -1,5 +1,6 @@
 /// @file Columns of heads in parts, against their definition.
 #include "kernels/heads.hpp"
+#include "kernels/latent.hpp"
 
 #include <gtest/gtest.h>
 
@@ -82,6 +83,61 @@ TYPED_TEST(Heads, SharedRangesAreAddedUp) {
               float(y[std::size_t((p * tokens + n) * width + c)]);
     for (std::size_t i = 0; i < x.size(); ++i)
       ASSERT_EQ(float(x[i]), expected[i]) << heads.parts << " parts, element " << i;
+  }
+}
+
+/// The place in a row of parts of each column of queries, keys and values; -1: a zero.
+std::vector<int> places(const LatentShape& shape) {
+  std::vector<int> places;
+  for (int i = 0; i < shape.columns(); ++i) {
+    const int h = i % shape.queries() / shape.head_dim, c = i % shape.head_dim;
+    const int pair = shape.queries() + h * shape.pair();
+    if (i < shape.queries())
+      places.push_back(i);
+    else if (i < 2 * shape.queries())
+      places.push_back(c < shape.turned ? shape.queries() + shape.heads * shape.pair() + c
+                                        : pair + c - shape.turned);
+    else
+      places.push_back(c < shape.value_dim ? pair + shape.still() + c : -1);
+  }
+  return places;
+}
+
+TYPED_TEST(Heads, LatentPartsBecomeQueriesKeysAndValues) {
+  constexpr int tokens = 5;
+  for (const LatentShape& shape : {LatentShape{3, 10, 4, 8}, LatentShape{1, 6, 2, 6}}) {
+    const std::vector<int> from = places(shape);
+    const auto columns = std::size_t(shape.columns()), width = std::size_t(shape.parts());
+    const std::vector<TypeParam> x = numbers<TypeParam>(tokens * width);
+    std::vector<TypeParam> y(tokens * columns), dx(x.size());
+    expand_keys<TypeParam>({x.data(), tokens, width}, shape, {y.data(), tokens, columns});
+    const std::vector<TypeParam> dy = numbers<TypeParam>(y.size());
+    expand_keys_backward<TypeParam>({dy.data(), tokens, columns}, shape,
+                                    {dx.data(), tokens, width});
+    std::vector<float> sums(x.size());
+    for (std::size_t n = 0; n < tokens; ++n)
+      for (std::size_t c = 0; c < columns; ++c) {
+        const int place = from[c];
+        ASSERT_EQ(float(y[n * columns + c]), place < 0 ? 0.0f : float(x[n * width + place]));
+        if (place >= 0) sums[n * width + place] += float(dy[n * columns + c]);
+      }
+    for (std::size_t i = 0; i < sums.size(); ++i) ASSERT_EQ(float(dx[i]), sums[i]) << i;
+  }
+}
+
+TYPED_TEST(Heads, NarrowHeadsLoseTheColumnsThatWidenedThem) {
+  constexpr int tokens = 5;
+  const LatentShape shape{3, 10, 4, 8};
+  const std::vector<TypeParam> wide = numbers<TypeParam>(tokens * 30);
+  std::vector<TypeParam> narrow(tokens * 24), back(wide.size());
+  narrow_values<TypeParam>({wide.data(), tokens, 30}, shape, {narrow.data(), tokens, 24});
+  narrow_values_backward<TypeParam>({narrow.data(), tokens, 24}, shape, {back.data(), tokens, 30});
+  for (std::size_t i = 0; i < wide.size(); ++i) {
+    const std::size_t n = i / 30, h = i % 30 / 10, c = i % 10;
+    if (c < 8) {
+      ASSERT_EQ(float(narrow[n * 24 + h * 8 + c]), float(wide[i]));
+    }
+    ASSERT_EQ(float(back[i]), c < 8 ? float(wide[i]) : 0.0f);
   }
 }
 

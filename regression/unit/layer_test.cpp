@@ -86,6 +86,15 @@ TEST(Layer, BackwardBehindPostNormsAndNormsOfHeads) {
             "norm1.A qkv.W qkv.I norm1.I");
 }
 
+TEST(Layer, BackwardOfLatentAttention) {
+  const std::vector<Config> all = models();
+  const Segment s = segment(*std::ranges::find_if(all, &Config::latent), SegmentKind::attention);
+  EXPECT_EQ(text(s),
+            "narrow.A out.W out.I narrow.I attention.I rope.I expand.I q_down norm.A q.W q.I "
+            "q_down norm.I kv_down norm.A kv_up.W kv_up.I kv_down norm.I norm1.A q_down.W "
+            "kv_down.W k_turned.W q_down.I kv_down.I k_turned.I norm1.I");
+}
+
 // Routes and gates come from the forward. The router reads the normed input before its gradient
 // takes that place.
 TEST(Layer, BackwardOfExperts) {

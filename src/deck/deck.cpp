@@ -104,6 +104,20 @@ const Schema<ModelKeys>& model_schema() {
               .aliases = {"num_key_value_heads"}})
         .key("head_dim", &ModelKeys::head_dim,
              {.help = "features per head; 0: hidden_size / num_heads", .min = 0, .max = 1 << 16})
+        .key("kv_lora_rank", &ModelKeys::kv_lora_rank,
+             {.help = fmt::format("features from which latent attention makes keys and values; 0: "
+                                  "no latent attention; {} only",
+                                  families::names(&Family::latent)),
+              .min = 0,
+              .max = 1 << 20})
+        .key("q_lora_rank", &ModelKeys::q_lora_rank,
+             {.help = "features from which latent attention makes queries; 0: the residual stream",
+              .min = 0,
+              .max = 1 << 20})
+        .key("v_head_dim", &ModelKeys::v_head_dim,
+             {.help = "features per value head of latent attention; 0: head_dim",
+              .min = 0,
+              .max = 1 << 16})
         .key("ffn_size", &ModelKeys::ffn_size,
              {.help = "inner width of the MLP; 0: 4 hidden_size; Hugging Face: intermediate_size",
               .min = 0,

@@ -70,6 +70,8 @@ void KernelCall<Storage>::forward() const {
     case OperatorKind::combine: return kernels::combine<Storage>(read, routes, residual, written);
     case OperatorKind::cut_heads: return kernels::cut_heads<Storage>(read, heads, written);
     case OperatorKind::join_heads: return kernels::join_heads<Storage>(read, heads, written);
+    case OperatorKind::expand_keys: return kernels::expand_keys<Storage>(read, latent, written);
+    case OperatorKind::narrow_values: return kernels::narrow_values<Storage>(read, latent, written);
     case OperatorKind::pointwise:
     case OperatorKind::reduce_scatter:
     case OperatorKind::all_to_all:
@@ -141,6 +143,10 @@ void KernelCall<Storage>::backward_input() const {
     case OperatorKind::combine: return kernels::dispatch<Storage>(d_written, routes, d_read);
     case OperatorKind::cut_heads: return kernels::join_heads<Storage>(d_written, heads, d_read);
     case OperatorKind::join_heads: return kernels::cut_heads<Storage>(d_written, heads, d_read);
+    case OperatorKind::expand_keys:
+      return kernels::expand_keys_backward<Storage>(d_written, latent, d_read);
+    case OperatorKind::narrow_values:
+      return kernels::narrow_values_backward<Storage>(d_written, latent, d_read);
     case OperatorKind::cached_attention:
     case OperatorKind::logits:
     case OperatorKind::cross_entropy:

@@ -118,6 +118,15 @@ void SegmentTasks<Storage>::describe_attention(const plan::Stage& stage,
   columns_[std::size_t(Module::k)] = {q, k};
   columns_[std::size_t(Module::v)] = {q + k, k};
   columns_[std::size_t(Module::kv)] = {q, 2 * k};
+  if (model.latent()) {
+    latent_ = {.heads = heads,
+               .head_dim = model.head_dim(),
+               .turned = model.rotary_dim(),
+               .value_dim = model.v_head_dim()};
+    const int pairs = heads * latent_.pair();
+    columns_[std::size_t(Module::kv_up)] = {q, pairs};
+    columns_[std::size_t(Module::k_turned)] = {q + pairs, latent_.turned};
+  }
   const int ffn = model.ffn_size / stage.tp;
   columns_[std::size_t(Module::mlp_gate)] = {0, ffn};
   columns_[std::size_t(Module::mlp_up)] = {ffn, ffn};
@@ -421,6 +430,8 @@ auto SegmentTasks<Storage>::call(const Pass& p, const Operator& op) const -> Cal
     c.mean = part(statistic(p, op.statistics.front()).data() + p.first_row, c.read.extent_int(0));
     c.rstd = statistic(p, op.statistics.back());
     c.rstd = part(c.rstd.data() + p.first_row, std::int64_t(c.rstd.size()) - p.first_row);
+    if (op.modules.front() == Module::q_down_norm || op.modules.front() == Module::kv_down_norm)
+      c.eps = float(model::latent_norm_eps);
   }
   route(p, op, c);
   const auto block = [&](int heads) {
@@ -428,7 +439,13 @@ auto SegmentTasks<Storage>::call(const Pass& p, const Operator& op) const -> Cal
   };
   if (op.kind == OperatorKind::cut_heads)
     c.heads = {{block(attention_.heads), block(attention_.keys()), block(attention_.keys())}, cp_};
-  if (op.kind == OperatorKind::join_heads) c.heads = {{block(attention_.heads)}, cp_};
+  if (op.kind == OperatorKind::join_heads)
+    c.heads = {{kernels::HeadBlocks::Block{c.written.extent_int(1), cp_}}, cp_};
+  if (op.kind == OperatorKind::expand_keys) c.latent = latent_;
+  if (op.kind == OperatorKind::narrow_values) {
+    c.latent = latent_;
+    c.latent.heads /= cp_;
+  }
   if (op.kind == OperatorKind::rope) {  // queries and keys
     const Columns turned{0, (attention_.heads + attention_.keys()) * attention_.head_dim};
     cut(c.written, turned);

@@ -182,6 +182,7 @@ class SegmentTasks {
   bool pairs_;
   int block_tokens_, blocks_per_sequence_;  ///< of the key cache, in generation
   kernels::AttentionShape attention_;
+  kernels::LatentShape latent_;
   std::array<Columns, model::num_modules> columns_;
   /// Columns of a module in the tensor between the factors of adapters, and the scale of its term.
   std::array<Columns, model::num_modules> low_columns_;

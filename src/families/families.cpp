@@ -106,6 +106,7 @@ Family llama() {
   made.qk_norms = true;
   made.windows = true;
   made.experts = true;
+  made.latent = true;
   made.tensors = llama_tensors();
   {
     Architecture& one = made.architectures.emplace_back();

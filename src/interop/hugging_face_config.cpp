@@ -48,7 +48,7 @@ const Architecture& architecture(const Config& m) {
            (m.window > 0 || !one.window) && (m.num_experts > 0) == one.experts &&
            (m.shared_expert_ffn_size > 0) == one.shared_expert &&
            (m.router == model::RouterKind::sigmoid) == one.sigmoid_router &&
-           m.qk_norm_joint == one.joint_qk_norm;
+           m.qk_norm_joint == one.joint_qk_norm && m.latent() == one.latent;
   });
   return found == all.rend() ? all.front() : *found;
 }
@@ -139,6 +139,8 @@ class ConfigWriter {
     needs(!names_.query_scalar.empty() || model_.query_scalar == 0.0 ||
               model_.query_scalar == model_.head_dim(),
           "only {} has a query_scalar of its own", titles(&ConfigKeys::query_scalar));
+    needs(model_.latent() == architecture_.latent,
+          "no architecture has latent attention beside these choices");
     needs((model_.shared_expert_ffn_size > 0) == architecture_.shared_expert &&
               (model_.router == model::RouterKind::sigmoid) == architecture_.sigmoid_router &&
               model_.qk_norm_joint == architecture_.joint_qk_norm,

@@ -69,6 +69,7 @@ void add_model(Arguments& arguments, const model::Config& model) {
   require_like((mlp == model::MlpKind::gelu_tanh || mlp == model::MlpKind::swiglu) &&
                    !model.parallel() && !model.post_norms(),
                fmt::format("family {}", model.family->name));
+  require_like(!model.latent(), "kv_lora_rank");
   require_like(model.rotary_dim() == model.head_dim(), "positions that turn a part of a head");
   require_like(model.window == 0, "attention within a window");
   require_like(model.query_scalar == 0.0 && model.attention_cap == 0.0 && model.logits_cap == 0.0,

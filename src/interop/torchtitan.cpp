@@ -54,6 +54,7 @@ const Shipped& shipped_model(const model::Config& m) {
                 "8B, 14B, 32B)");
   require_there(m.norm_eps == norm_eps_of(*found),
                 fmt::format("norm_eps = {}, it is {} there", m.norm_eps, norm_eps_of(*found)));
+  require_there(!m.latent(), "latent attention");
   require_there(m.rotary_dim() == m.head_dim(), "positions that turn a part of a head");
   require_there(m.query_scalar == 0.0 || m.query_scalar == m.head_dim(),
                 "scores with a scale of their own");

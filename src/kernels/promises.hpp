@@ -7,6 +7,7 @@
 #include "kernels/cross_entropy.hpp"
 #include "kernels/experts.hpp"
 #include "kernels/heads.hpp"
+#include "kernels/latent.hpp"
 #include "kernels/types.hpp"
 
 namespace brume::kernels {
@@ -178,6 +179,13 @@ void promise_heads(const char* kernel, const X& x, const HeadBlocks& blocks, con
   promise(fits && x.extent_int(1) == blocks.columns() &&
               parts.size() == x.extent(0) * std::size_t(blocks.parts * blocks.width()),
           kernel, "x must be [N, C], y P N W elements, and ranges must divide blocks and P parts");
+}
+
+template <class X, class Y>
+void promise_latent(const char* kernel, const X& x, int x_columns, const Y& y, int y_columns) {
+  promise(
+      x.extent(0) == y.extent(0) && x.extent_int(1) == x_columns && y.extent_int(1) == y_columns,
+      kernel, "both must have as many rows, and the columns of the shape");
 }
 
 template <class Tokens, class X, class Table, class Positions>

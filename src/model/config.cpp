@@ -63,6 +63,16 @@ void check(const Config& m) {
   needs(m.rotary() || m.rotary_size == 0, "rotary_dim must be 0 for {}", m.family->name);
   needs(m.rotary_dim() <= m.head_dim(), "rotary_dim = {} must be at most head_dim = {}",
         m.rotary_dim(), m.head_dim());
+  needs(!m.latent() || m.family->latent, "kv_lora_rank must be 0 for {}", m.family->name);
+  needs(m.latent() || (m.q_lora_rank == 0 && m.v_head_size == 0),
+        "q_lora_rank and v_head_dim need kv_lora_rank");
+  needs(!m.latent() || (m.head_size > 0 && m.rotary_size > 0 && m.rotary_size < m.head_size),
+        "with kv_lora_rank, rotary_dim = {} must be above 0 and below head_dim = {}", m.rotary_size,
+        m.head_size);
+  needs(m.v_head_dim() <= m.head_dim(), "v_head_dim = {} must be at most head_dim = {}",
+        m.v_head_dim(), m.head_dim());
+  needs(!m.latent() || (m.kv_heads() == m.num_heads && !m.qkv_bias && !m.qk_norm),
+        "with kv_lora_rank, num_kv_heads must be num_heads, and qkv_bias and qk_norm false");
   needs(!m.qk_norm || m.family->qk_norms, "qk_norm must be false for {}", m.family->name);
   needs(m.qk_norm || !m.qk_norm_joint, "qk_norm_joint needs qk_norm");
   needs(m.window == 0 || m.family->windows, "window must be 0 for {}", m.family->name);
@@ -237,7 +247,11 @@ std::vector<Module> adapter_targets(const Config& m) {
   const families::TensorNames& files = m.family->tensors;
   const bool fused = !files.fused_qkv.empty() || files.of_layer.at("attention.qkv").size() == 1;
   std::vector<Module> targets;
-  if (!fused)
+  if (m.latent() && m.q_lora_rank > 0)
+    targets = {Module::q_down, Module::q, Module::kv_up};
+  else if (m.latent())
+    targets = {Module::q, Module::kv_up};
+  else if (!fused)
     targets = {Module::q, Module::k, Module::v};
   else if (m.kv_heads() == m.num_heads)
     targets = {Module::qkv};
@@ -319,6 +333,10 @@ float Config::embedding_scale() const {
 }
 
 float Config::score_scale() const {
+  if (latent()) {
+    const double scalar = query_scalar > 0.0 ? query_scalar : head_dim();
+    return float(rope_scaling.latent_score_factor() / std::sqrt(scalar));
+  }
   return query_scalar > 0.0 ? float(1.0 / std::sqrt(query_scalar))
                             : 1.0f / std::sqrt(float(head_dim()));
 }
@@ -332,6 +350,9 @@ Config config(const deck::ModelKeys& keys, std::string_view precision) {
                 .num_heads = keys.num_heads,
                 .num_kv_heads = keys.num_kv_heads,
                 .head_size = keys.head_dim,
+                .kv_lora_rank = keys.kv_lora_rank,
+                .q_lora_rank = keys.q_lora_rank,
+                .v_head_size = keys.v_head_dim,
                 .ffn_size = keys.ffn_size == 0 ? 4 * keys.hidden_size : keys.ffn_size,
                 .num_experts = keys.num_experts,
                 .first_dense_layers = keys.first_dense_layers,
@@ -408,6 +429,8 @@ std::string text(const Config& m) {
   if (m.num_heads * m.head_dim() != m.hidden_size)
     line += fmt::format(" head_dim={}", m.head_dim());
   if (m.kv_heads() != m.num_heads) line += fmt::format(" kv_heads={}", m.kv_heads());
+  if (m.latent())
+    line += fmt::format(" latent={}/{}/{}", m.kv_lora_rank, m.q_lora_rank, m.v_head_dim());
   if (m.rotary() || !m.qkv_bias)
     line += fmt::format(" qkv_bias={} linear_bias={}", m.qkv_bias, m.linear_bias);
   if (m.family->layer_norms == 1) line += fmt::format(" layer_norms={}", m.layer_norms);
@@ -457,6 +480,8 @@ std::string text(const Config& m) {
     line += fmt::format(" rope=yarn/{}/{}/{}/{}{}/{:.9g}", scaling.factor, scaling.beta_fast,
                         scaling.beta_slow, scaling.original_seq_len,
                         scaling.truncate ? "" : "/exact", scaling.magnitude());
+  if (m.latent() && scaling.latent_score_factor() != 1.0)
+    line += fmt::format("/scores/{:.9g}", scaling.latent_score_factor());
   return line;
 }
 
@@ -470,11 +495,26 @@ std::vector<std::pair<LayerKind, int>> layer_counts(const Config& config) {
   return {counts.begin(), counts.end()};
 }
 
+namespace {
+
+double yarn_magnitude(double factor, double scale) {
+  return 1.0 + 0.1 * scale * std::log(std::max(1.0, factor));
+}
+
+}  // namespace
+
 double RopeScaling::magnitude() const {
   if (kind != Kind::yarn) return 1.0;
   if (attention_factor > 0.0) return attention_factor;
-  const auto of = [&](double scale) { return 1.0 + 0.1 * scale * std::log(std::max(1.0, factor)); };
-  return mscale > 0.0 && mscale_all_dim > 0.0 ? of(mscale) / of(mscale_all_dim) : of(1.0);
+  return mscale > 0.0 && mscale_all_dim > 0.0
+             ? yarn_magnitude(factor, mscale) / yarn_magnitude(factor, mscale_all_dim)
+             : yarn_magnitude(factor, 1.0);
+}
+
+double RopeScaling::latent_score_factor() const {
+  if (kind != Kind::yarn || mscale_all_dim == 0.0) return 1.0;
+  const double magnitude = yarn_magnitude(factor, mscale_all_dim);
+  return magnitude * magnitude;
 }
 
 namespace {

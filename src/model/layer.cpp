@@ -28,6 +28,12 @@ constexpr ModuleNames modules[] = {
     {Module::kv, "attention.kv.weight", "attention.kv.bias"},
     {Module::k, "attention.k.weight", ""},
     {Module::v, "attention.v.weight", ""},
+    {Module::q_down, "attention.q_down.weight", ""},
+    {Module::q_down_norm, "attention.q_down_norm.gain", ""},
+    {Module::kv_down, "attention.kv_down.weight", ""},
+    {Module::kv_down_norm, "attention.kv_down_norm.gain", ""},
+    {Module::kv_up, "attention.kv_up.weight", ""},
+    {Module::k_turned, "attention.k_turned.weight", ""},
     {Module::attention_out, "attention.out.weight", "attention.out.bias"},
     {Module::mlp_in, "mlp.in.weight", "mlp.in.bias"},
     {Module::mlp_gate, "mlp.gate.weight", ""},
@@ -295,6 +301,7 @@ void Derivation::place_backward() {
   for (const Operator& op : s_.operators) {
     Tensor& tensor = s_.tensor(op.written);
     if (!is_product(op.kind) || tensor.gradient != Tensor::Gradient::products) continue;
+    if (&*std::ranges::find(s_.operators, op.written, &Operator::written) != &op) continue;
     tensor.backward_offset = products.value_or(0.0);
     products = products ? *products + tensor.elements() : tensor.elements();
   }

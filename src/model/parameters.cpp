@@ -92,15 +92,46 @@ void add_out(std::vector<Parameter>& parameters, const Config& m, Module module,
   if (m.linear_bias) parameters.push_back({.id = {module, Part::bias}, .shape = {m.hidden_size}});
 }
 
+std::int64_t query_inputs(const Config& m) {
+  return m.q_lora_rank > 0 ? m.q_lora_rank : m.hidden_size;
+}
+
+/// Rows of latent attention's kv_up.
+std::int64_t still_and_values(const Config& m) {
+  return std::int64_t{m.num_heads} * (m.still_dim() + m.v_head_dim());
+}
+
 /// q, k and v are a dimension of their own, so that tp cuts each of them by heads. Fewer key heads
 /// are a tensor apart, right behind the norms: where tp does not divide them its gradient is
 /// partial as theirs are.
 void add_qkv(std::vector<Parameter>& p, const Config& m) {
   const std::int64_t q = m.attention_size(), kv = std::int64_t{m.kv_heads()} * m.head_dim();
   const std::int64_t hidden = m.hidden_size;
+  if (m.latent()) {
+    add_cut(p, Module::q, false, {q, query_inputs(m)}, 0, 0, m.init_std);
+    return add_cut(p, Module::kv_up, false, {still_and_values(m), m.kv_lora_rank}, 0, 0,
+                   m.init_std);
+  }
   if (q == kv) return add_cut(p, Module::qkv, m.qkv_bias, {3, q, hidden}, 1, 0, m.init_std);
   add_cut(p, Module::kv, m.qkv_bias, {2, kv, hidden}, 1, m.kv_heads(), m.init_std);
   add_cut(p, Module::q, m.qkv_bias, {q, hidden}, 0, 0, m.init_std);
+}
+
+/// A matrix that every tp rank holds whole, with partial gradients: it feeds columns that tp cuts.
+void add_whole(std::vector<Parameter>& p, const Config& m, Module module, std::int64_t rows) {
+  p.push_back(matrix(module, {rows, m.hidden_size}, m.init_std));
+  p.back().tp_partial = true;
+}
+
+/// The parameters of latent attention whose gradients are partial.
+void add_latent(std::vector<Parameter>& p, const Config& m) {
+  if (m.q_lora_rank > 0) {
+    p.push_back(gain(Module::q_down_norm, m, m.q_lora_rank));
+    add_whole(p, m, Module::q_down, m.q_lora_rank);
+  }
+  p.push_back(gain(Module::kv_down_norm, m, m.kv_lora_rank));
+  add_whole(p, m, Module::kv_down, m.kv_lora_rank);
+  add_whole(p, m, Module::k_turned, m.rotary_dim());
 }
 
 /// Weights [E, 2, I, C] and [E, C, I] of all experts, each of which tp cuts as an MLP, or ep leaves
@@ -143,12 +174,16 @@ std::array<Parameter, 2> adapter_factors(const Config& m, const Adapter::Target&
                   .std = 1.0 / std::sqrt(3.0 * double(in))},
         Parameter{.id = {target.module, Part::lora_b}, .shape = std::move(out), .decays = true}};
   };
-  const auto cut_outputs = [&](std::vector<std::int64_t> out, int split_dim, int split_heads) {
-    auto both = factors(std::move(out), hidden);
+  const auto cut_outputs_of = [&](std::int64_t in, std::vector<std::int64_t> out, int split_dim,
+                                  int split_heads) {
+    auto both = factors(std::move(out), in);
     both[0].tp_partial = true;
     both[1].split_dim = split_dim;
     both[1].split_heads = split_heads;
     return both;
+  };
+  const auto cut_outputs = [&](std::vector<std::int64_t> out, int split_dim, int split_heads) {
+    return cut_outputs_of(hidden, std::move(out), split_dim, split_heads);
   };
   const auto cut_inputs = [&](std::int64_t in) {
     auto both = factors({hidden}, in);
@@ -168,11 +203,17 @@ std::array<Parameter, 2> adapter_factors(const Config& m, const Adapter::Target&
   const int key_heads = q == kv ? 0 : m.kv_heads();
   switch (target.module) {
     case Module::qkv: return cut_outputs({3, q}, 1, 0);
-    case Module::q: return cut_outputs({q}, 0, 0);
+    case Module::q: return cut_outputs_of(query_inputs(m), {q}, 0, 0);
+    case Module::kv_up: return cut_outputs_of(m.kv_lora_rank, {still_and_values(m)}, 0, 0);
+    case Module::q_down: {
+      auto both = factors({m.q_lora_rank}, hidden);
+      both[0].tp_partial = both[1].tp_partial = true;
+      return both;
+    }
     case Module::kv: return cut_outputs({2, kv}, 1, key_heads);
     case Module::k:
     case Module::v: return cut_outputs({kv}, 0, key_heads);
-    case Module::attention_out: return cut_inputs(q);
+    case Module::attention_out: return cut_inputs(m.value_size());
     case Module::mlp_in:
     case Module::mlp_gate:
     case Module::mlp_up: return cut_outputs({ffn}, 0, 0);
@@ -228,11 +269,7 @@ Block layer_block(const Config& m, int layer) {
       p.push_back(gain(norm, m, normed_size(m, norm)));
   if (has_experts) {
     // Each tp rank has its columns' part of the gates' gradients.
-    const auto add_gates = [&](Module module, std::int64_t rows) {
-      p.push_back(matrix(module, {rows, m.hidden_size}, m.init_std));
-      p.back().tp_partial = true;
-    };
-    add_gates(Module::router, m.num_experts);
+    add_whole(p, m, Module::router, m.num_experts);
     if (m.router == RouterKind::sigmoid)
       p.push_back({.id = {Module::router, Part::correction},
                    .shape = {m.num_experts},
@@ -245,8 +282,9 @@ Block layer_block(const Config& m, int layer) {
                    .tp_partial = true,
                    .init = Init::normal,
                    .std = m.init_std});
-    if (m.shared_expert_gate) add_gates(Module::shared_expert_gate, 1);
+    if (m.shared_expert_gate) add_whole(p, m, Module::shared_expert_gate, 1);
   }
+  if (m.latent()) add_latent(p, m);
   // Gradients that are partial stay together: always, then for some tp, then never.
   const std::vector<Parameter> adapters = adapter_parameters(m, layer, has_experts);
   const auto add_adapters = [&](const auto& wanted) {
@@ -261,7 +299,7 @@ Block layer_block(const Config& m, int layer) {
                  .split_dim = 0,
                  .init = Init::normal,
                  .std = m.init_std});
-  add_out(p, m, Module::attention_out, m.attention_size());
+  add_out(p, m, Module::attention_out, m.value_size());
   if (has_experts) {
     add_experts(p, m);
     add_shared_expert(p, m);

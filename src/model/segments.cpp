@@ -25,6 +25,7 @@ struct Sizes {
         heads_tp(Expr(m.num_heads) / tp),
         head_dim(m.head_dim()),
         attended_tp(Expr(m.attention_size()) / tp),
+        values_tp(Expr(m.value_size()) / tp),
         keys_tp(m.kv_heads() == m.num_heads ? attended_tp : local_heads(m.kv_heads()) * head_dim),
         qkv_tp(m.kv_heads() == m.num_heads ? 3.0 * attended_tp : attended_tp + 2.0 * keys_tp),
         ffn_tp(m.inner_size(kind) * share_of_expert(kind)),
@@ -35,8 +36,8 @@ struct Sizes {
   Expr seq;     ///< tokens that a query may see
   Expr tokens;  ///< of which this rank computes; of experts, of all ranks that divide them
   Expr hidden, heads_tp, head_dim;
-  Expr attended_tp, keys_tp,
-      qkv_tp;  ///< features of this rank's query heads, key heads, q, k and v
+  Expr attended_tp, values_tp, keys_tp,
+      qkv_tp;  ///< features of this rank's query heads, their values, key heads, q, k and v
   Expr ffn_tp, mlp_in_tp, shared_tp, vocab_tp;
 
  private:
@@ -168,7 +169,11 @@ class SegmentList {
   void product(std::string name, OperatorKind kind, TensorId read, TensorId written,
                const Product& product);
   void linear(const std::string& name, TensorId read, TensorId written,
-              const std::vector<Module>& modules);
+              const std::vector<Module>& modules) {
+    linear(name, read, written, modules, segment_.tensor(written).columns);
+  }
+  void linear(const std::string& name, TensorId read, TensorId written,
+              const std::vector<Module>& modules, const Expr& outputs);
   /// A linear layer that may have an adapter, and the columns that it writes.
   using Target = std::pair<Module, Expr>;
   void adapt(const std::string& name, TensorId read, TensorId written,
@@ -193,6 +198,9 @@ class SegmentList {
   TensorId to_heads(const std::string& name, TensorId read, const Expr& columns);
   TensorId to_tokens(const std::string& name, TensorId read);
   TensorId normed(const std::string& name, Module module);
+  TensorId qkv(TensorId normed);
+  TensorId down(const std::string& name, TensorId normed, Module module, Module norm, int rank);
+  TensorId latent_qkv(TensorId normed);
   TensorId attention(TensorId normed);
   /// The first products of a dense MLP.
   struct Inner {
@@ -254,9 +262,9 @@ void SegmentList::product(std::string name, OperatorKind kind, TensorId read, Te
 }
 
 void SegmentList::linear(const std::string& name, TensorId read, TensorId written,
-                         const std::vector<Module>& modules) {
+                         const std::vector<Module>& modules, const Expr& outputs) {
   product(name, product_of_layer(), read, written,
-          {modules, segment_.tensor(written).columns, segment_.tensor(read).columns});
+          {modules, outputs, segment_.tensor(read).columns});
   Operator& op = segment_.operators.back();
   op.quantized = std::ranges::any_of(
       modules, [&](Module one) { return std::ranges::count(quantized_, one) > 0; });
@@ -317,9 +325,9 @@ void SegmentList::epilogue(std::string name, TensorId read, TensorId written,
 
 void SegmentList::norm(const std::string& name, Module module, TensorId read, TensorId written) {
   const bool layer = m_.norm() == NormKind::layer;
-  const Expr rows = segment_.tensor(read).rows;
+  const Expr rows = segment_.tensor(read).rows, columns = segment_.tensor(read).columns;
   Operator& op = streaming(name, layer ? OperatorKind::layer_norm : OperatorKind::rms_norm, read,
-                           written, {rows, s_.hidden}, rows * s_.hidden);
+                           written, {rows, columns}, rows * columns);
   op.modules = {module};
   if (layer) op.statistics.push_back(statistic(name + ".mean", rows));
   op.statistics.push_back(statistic(name + ".rstd", rows));
@@ -366,8 +374,8 @@ TensorId SegmentList::normed(const std::string& name, Module module) {
   return back;
 }
 
-/// @return what the output's product reads
-TensorId SegmentList::attention(TensorId normed) {
+/// Queries, keys and values, of which positions turned nothing so far.
+TensorId SegmentList::qkv(TensorId normed) {
   const bool shared_keys = m_.kv_heads() != m_.num_heads;
   const std::vector<Module> modules =
       shared_keys ? std::vector{Module::q, Module::kv} : std::vector{Module::qkv};
@@ -380,6 +388,44 @@ TensorId SegmentList::attention(TensorId normed) {
          {Module::kv, 2.0 * s_.keys_tp},
          {Module::k, s_.keys_tp},
          {Module::v, s_.keys_tp}});
+  return qkv;
+}
+
+/// Fewer features of each token, and their norm.
+TensorId SegmentList::down(const std::string& name, TensorId normed, Module module, Module norm,
+                           int rank) {
+  const TensorId low = activation(name, double(rank)),
+                 out = activation(name + ".out", double(rank));
+  linear(name, normed, low, {module});
+  adapt(name, normed, low, {{module, double(rank)}});
+  this->norm(name + " norm", norm, low, out);
+  return out;
+}
+
+/// The same from latent attention's products, which write side by side. Values are as wide as keys.
+TensorId SegmentList::latent_qkv(TensorId normed) {
+  const Expr still = s_.heads_tp * double(m_.still_dim() + m_.v_head_dim()),
+             turned = double(m_.rotary_dim());
+  const TensorId queries = m_.q_lora_rank > 0 ? down("q_down", normed, Module::q_down,
+                                                     Module::q_down_norm, m_.q_lora_rank)
+                                              : normed;
+  const TensorId keys =
+      down("kv_down", normed, Module::kv_down, Module::kv_down_norm, m_.kv_lora_rank);
+  const TensorId parts = activation("qkv.parts", s_.attended_tp + still + turned);
+  linear("q", queries, parts, {Module::q}, s_.attended_tp);
+  adapt("q", queries, parts, {{Module::q, s_.attended_tp}});
+  linear("kv_up", keys, parts, {Module::kv_up}, still);
+  adapt("kv_up", keys, parts, {{Module::kv_up, still}});
+  linear("k_turned", normed, parts, {Module::k_turned}, turned);
+  const TensorId qkv = activation("qkv", s_.qkv_tp);
+  streaming("expand", OperatorKind::expand_keys, parts, qkv, {s_.tokens, s_.qkv_tp},
+            s_.tokens * s_.qkv_tp);
+  return qkv;
+}
+
+/// @return what the output's product reads
+TensorId SegmentList::attention(TensorId normed) {
+  TensorId qkv = m_.latent() ? latent_qkv(normed) : this->qkv(normed);
   const Expr turned = s_.attended_tp + s_.keys_tp;  // features of queries and keys
   if (m_.qk_norm) {
     const Expr heads = s_.tokens * (turned / s_.head_dim);
@@ -405,6 +451,17 @@ TensorId SegmentList::attention(TensorId normed) {
                                             : activation("attended", s_.attended_tp);
   const Expr flops = 2.0 * s_.tokens * s_.seq * s_.attended_tp;  // half of the square: causal
   const std::vector<Module> sinks(m_.sinks() ? 1 : 0, Module::sinks);
+  // Attention computes with values as wide as keys.
+  const auto narrowed = [&] {
+    if (m_.v_head_dim() == m_.head_dim()) return attended;
+    const Expr rows = segment_.tensor(attended).rows;
+    const Expr columns = cuts_sequences_ ? s_.values_tp / s_.cp : s_.values_tp;
+    const TensorId narrow =
+        cuts_sequences_ ? of_sequence("narrow.heads", columns) : activation("narrow", columns);
+    streaming("narrow", OperatorKind::narrow_values, attended, narrow, {rows, columns},
+              rows * columns);
+    return narrow;
+  };
   if (m_.generates()) {  // each token sees all of s_.seq keys, each sequence's keys are read once
     const Expr keys = double(m_.generation.sequences) * s_.seq;
     segment_.operators.push_back(
@@ -417,7 +474,7 @@ TensorId SegmentList::attention(TensorId normed) {
          .forward_flops = 2.0 * flops,
          .forward_bytes = 8.0 * (keys * s_.keys_tp + s_.tokens * s_.attended_tp),
          .share = visible_share(m_, segment_.kind)});
-    return attended;
+    return narrowed();
   }
   segment_.operators.push_back({.name = "attention",
                                 .kind = OperatorKind::attention,
@@ -431,7 +488,7 @@ TensorId SegmentList::attention(TensorId normed) {
                                 .forward_bytes = 16.0 * s_.tokens * s_.attended_tp,
                                 .backward_bytes = 32.0 * s_.tokens * s_.attended_tp,
                                 .share = visible_share(m_, segment_.kind)});
-  return cuts_sequences_ ? to_tokens("attended", attended) : attended;
+  return cuts_sequences_ ? to_tokens("attended", narrowed()) : narrowed();
 }
 
 /// @return what the output's product reads
@@ -708,6 +765,8 @@ Expr stream_shard_bytes(const Config& config) { return stream_bytes(config) / Si
 
 double flops_per_sequence(const Config& config) {
   double flops = 0.0;
+  // Zeros that widen values are no work of the model.
+  const double of_scores = 0.5 + 0.5 * config.v_head_dim() / config.head_dim();
   Config whole = config;
   whole.head_tokens = config.seq_len;
   const auto add = [&](const std::vector<SegmentKind>& kinds, double forwards, double backwards) {
@@ -715,7 +774,8 @@ double flops_per_sequence(const Config& config) {
       for (const Operator& op : segment(whole, kind).operators)
         if (is_product(op.kind) || op.kind == OperatorKind::router ||
             op.kind == OperatorKind::attention)
-          flops += (forwards + backwards * (1.0 + op.trained)) * op.share *
+          flops += (op.kind == OperatorKind::attention ? of_scores : 1.0) *
+                   (forwards + backwards * (1.0 + op.trained)) * op.share *
                    op.forward_flops.evaluate(Split{}.values());
   };
   for (const auto& [kind, count] : layer_counts(config)) {

@@ -94,6 +94,8 @@ std::string describe(const model::Config& m, const Shapes& shapes) {
   if (m.attention_size() != m.hidden_size) heads += fmt::format(" D{}", m.head_dim());
   if (m.rotary() && m.qkv_bias) heads += " qkv_bias";
   if (m.rotary() && m.rotary_dim() != m.head_dim()) heads += fmt::format(" R{}", m.rotary_dim());
+  if (m.latent())
+    heads += fmt::format(" latent {} {} V{}", m.kv_lora_rank, m.q_lora_rank, m.v_head_dim());
   if (m.qk_norm) heads += m.qk_norm_joint ? " qk_norm joint" : " qk_norm";
   const std::string experts = m.num_experts > 0
                                   ? fmt::format(" E{}k{} load {:g}", m.num_experts,

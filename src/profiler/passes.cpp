@@ -98,6 +98,13 @@ kernels::AttentionShape attention_shape(const std::vector<std::int64_t>& dims,
           .group = group};
 }
 
+kernels::LatentShape latent_shape(const model::Config& model, std::int64_t heads) {
+  return {.heads = int(heads),
+          .head_dim = model.head_dim(),
+          .turned = model.rotary_dim(),
+          .value_dim = model.v_head_dim()};
+}
+
 /// An operator's call with new operands; gradients of parameters add up over microbatches.
 template <class Storage>
 engine::KernelCall<Storage> call_of(Maker<Storage> make, const Item& item,
@@ -176,6 +183,14 @@ engine::KernelCall<Storage> call_of(Maker<Storage> make, const Item& item,
     case OperatorKind::join_heads:
       activation(d[0], d[1], d[1]);
       c.heads = {{kernels::HeadBlocks::Block{int(d[1])}}};
+      break;
+    case OperatorKind::expand_keys:
+      c.latent = latent_shape(model, d[1] / (3 * model.head_dim()));
+      activation(d[0], c.latent.parts(), d[1]);
+      break;
+    case OperatorKind::narrow_values:
+      c.latent = latent_shape(model, d[1] / model.v_head_dim());
+      activation(d[0], c.latent.queries(), d[1]);
       break;
     case OperatorKind::embedding:
       c.tokens = make.tokens(d[0], d[2]);
