@@ -104,6 +104,7 @@ struct Limit {
     gated_shared_expert,
     equal_shared_experts,  ///< a shared expert without a gate is as wide as some routed ones
     normalized_topk,       ///< a token's gates sum to 1
+    softmax_of_all,        ///< gates are the softmax of all logits
     one_rope_theta,        ///< layers of all kinds have one base of rotary angles
     no_attention_cap,
     whole_query_scalar
@@ -137,10 +138,11 @@ struct Architecture {
                                   ///< lists the kinds of layers
   /// Key of the number of layers behind the model's for later tokens, which are not read.
   std::string extra_layers = {};
-  std::vector<FixedKey> fixed = {};  ///< checked in files that are read
+  std::vector<FixedKey> fixed = {};  ///< checked in files that are read, like the next ones
   std::vector<FixedNumber> fixed_numbers = {};
-  std::string written = "{}";      ///< keys that each new file has, as JSON
-  std::vector<Limit> limits = {};  ///< checked before a file is written
+  std::map<std::string, std::string> words = {};  ///< null fits each
+  std::string written = "{}";                     ///< keys that each new file has, as JSON
+  std::vector<Limit> limits = {};                 ///< checked before a file is written
 };
 
 struct Family {

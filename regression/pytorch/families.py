@@ -141,6 +141,28 @@ def glm4_moe():
         architectures=["Glm4MoeForCausalLM"]))
 
 
+def deepseek_keys(**more):
+    return llama_keys(
+        num_key_value_heads=4, tie_word_embeddings=False, moe_intermediate_size=20,
+        n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=2, first_k_dense_replace=1,
+        qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=8, kv_lora_rank=20) | more
+
+
+# Queries from the stream, and scores with yarn's factor.
+def deepseek_v2():
+    rope = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, beta_fast=2.0, beta_slow=0.25,
+                mscale=0.707, mscale_all_dim=0.707, original_max_position_embeddings=6)
+    return transformers.DeepseekV2Config(**deepseek_keys(
+        q_lora_rank=None, routed_scaling_factor=1.5, rope_parameters=rope,
+        architectures=["DeepseekV2ForCausalLM"]))
+
+
+def deepseek_v3():
+    return transformers.DeepseekV3Config(**deepseek_keys(
+        q_lora_rank=28, n_group=4, topk_group=2, num_mtp_layers=0,
+        architectures=["DeepseekV3ForCausalLM"]))
+
+
 def gemma2():
     return transformers.Gemma2Config(**llama_keys(
         num_key_value_heads=2, head_dim=10, sliding_window=6, query_pre_attn_scalar=400,
@@ -192,9 +214,11 @@ def linear(name, shape, bias):
 
 
 def shapes(family, kv, head_dim, ffn, norms, biases, tied, qk_norm=False, post_norms=0, experts=0,
-           shared=0, dense=(), sigmoid=False, sinks=False):
+           shared=0, dense=(), sigmoid=False, sinks=False,
+           latent=None):
     """biases: of q, k and v; of the other linear layers. shared: width of a shared expert. dense:
-    inner widths of the first layers, which have no experts. sigmoid: a router by sigmoids."""
+    inner widths of the first layers, which have no experts. sigmoid: a router by sigmoids. latent:
+    widths of q_down, or 0, of kv_down, and of turned features and values of a head."""
     layer_norm = family not in ("llama", "gemma", "gpt_oss")
 
     def norm(name):
@@ -216,16 +240,26 @@ def shapes(family, kv, head_dim, ffn, norms, biases, tied, qk_norm=False, post_n
             out |= {"mlp.router.bias": (experts,)}
         if experts and sigmoid:
             out |= {"mlp.router.correction": (experts,)}
-        elif shared:
+        elif shared and not latent:
             out |= {"mlp.shared_expert_gate.weight": (1, C)}
-        if kv == H:
+        if latent:
+            q_down, kv_down, turned, value = latent
+            if q_down:
+                out |= {"attention.q_down_norm.gain": (q_down,),
+                        "attention.q_down.weight": (q_down, C)}
+            out |= {"attention.kv_down_norm.gain": (kv_down,),
+                    "attention.kv_down.weight": (kv_down, C),
+                    "attention.k_turned.weight": (turned, C),
+                    "attention.q.weight": (H * head_dim, q_down or C),
+                    "attention.kv_up.weight": (H * (head_dim - turned + value), kv_down)}
+        elif kv == H:
             out |= linear("attention.qkv", (3, H * head_dim, C), biases[0])
         else:
             out |= linear("attention.kv", (2, kv * head_dim, C), biases[0])
             out |= linear("attention.q", (H * head_dim, C), biases[0])
         if sinks:
             out |= {"attention.sinks.bias": (H,)}
-        out |= linear("attention.out", (C, H * head_dim), biases[1])
+        out |= linear("attention.out", (C, H * (value if latent else head_dim)), biases[1])
         if not experts:
             return (out | linear("mlp.in", (width, C) if layer_norm else (2, width, C), biases[1])
                     | linear("mlp.out", (C, width), biases[1]))
@@ -263,10 +297,34 @@ def to_gpt2(w, layer):
     return {f"transformer.h.{layer}.{name}": value for name, value in out.items()}
 
 
+def pairs_side_by_side(head, turned):
+    """Rows of a head as DeepSeek has them: turned features last, and pairs side by side."""
+    pairs = head[:turned].unflatten(0, (2, -1)).transpose(0, 1).flatten(0, 1)
+    return torch.cat([head[turned:], pairs])
+
+
+def latent_attention(w):
+    turned = w["attention.k_turned.weight"]
+    q = torch.cat([pairs_side_by_side(head, len(turned))
+                   for head in w["attention.q.weight"].chunk(H)])
+    out = {"kv_a_layernorm": w["attention.kv_down_norm.gain"],
+           "kv_a_proj_with_mqa": torch.cat([w["attention.kv_down.weight"],
+                                            pairs_side_by_side(turned, len(turned))]),
+           "kv_b_proj": w["attention.kv_up.weight"]}
+    if "attention.q_down.weight" in w:
+        out |= {"q_a_proj": w["attention.q_down.weight"],
+                "q_a_layernorm": w["attention.q_down_norm.gain"], "q_b_proj": q}
+    else:
+        out["q_proj"] = q
+    return {f"self_attn.{name}.weight": value for name, value in out.items()}
+
+
 def attention_of_llama(w):
     out = {"input_layernorm.weight": w["norm1.gain"],
            "post_attention_layernorm.weight": w["norm2.gain"],
            "self_attn.o_proj.weight": w["attention.out.weight"]}
+    if "attention.kv_up.weight" in w:
+        out |= latent_attention(w)
     for name in ("weight", "bias"):
         if f"attention.kv.{name}" in w or f"attention.qkv.{name}" in w:
             for part, value in zip("qkv", parts_of(w, name)):
@@ -286,9 +344,10 @@ def to_llama(w, layer):
         shared = "mlp.shared_expert"
         if "mlp.router.correction" in w:
             out["mlp.gate.e_score_correction_bias"] = w["mlp.router.correction"]
-            shared += "s"
-        elif "mlp.shared.in.weight" in w:
+        if "mlp.shared_expert_gate.weight" in w:
             out["mlp.shared_expert_gate.weight"] = w["mlp.shared_expert_gate.weight"]
+        else:
+            shared += "s"
         if "mlp.shared.in.weight" in w:
             out |= {shared + ".gate_proj.weight": w["mlp.shared.in.weight"][0],
                     shared + ".up_proj.weight": w["mlp.shared.in.weight"][1],
@@ -466,6 +525,12 @@ RUNS = {
                       experts=8, shared=40, dense=[112], sigmoid=True)),
     "gpt_oss": (gpt_oss, "gpt_oss", dict(kv=2, head_dim=10, ffn=20, norms=2, biases=(True, True),
                                          experts=6, sinks=True)),
+    "deepseek_v2": (deepseek_v2, "llama",
+                    dict(kv=H, head_dim=10, ffn=20, norms=2, biases=(False, False), experts=8,
+                         shared=40, dense=[112], latent=(0, 20, 4, 8))),
+    "deepseek_v3": (deepseek_v3, "llama",
+                    dict(kv=H, head_dim=10, ffn=20, norms=2, biases=(False, False), experts=8,
+                         shared=40, dense=[112], sigmoid=True, latent=(28, 20, 4, 8))),
     "qwen2_window": (qwen2_window, "llama",
                      dict(kv=2, head_dim=D, ffn=112, norms=2, biases=(True, False))),
     "gemma2": (gemma2, "gemma", dict(kv=2, head_dim=10, ffn=112, norms=2, biases=(False, False),

@@ -137,6 +137,27 @@ def gpt_oss_mxfp4():
         num_experts_per_tok=2, sliding_window=7))
 
 
+def deepseek_keys(**more):
+    return llama_keys(
+        num_hidden_layers=3, num_key_value_heads=9, tie_word_embeddings=False,
+        moe_intermediate_size=10, n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=2,
+        first_k_dense_replace=1, qk_nope_head_dim=4, qk_rope_head_dim=6, v_head_dim=7,
+        kv_lora_rank=12) | more
+
+
+def deepseek_v2():
+    rope = dict(rope_type="yarn", rope_theta=1e4, factor=8.0, mscale=0.707, mscale_all_dim=0.707,
+                original_max_position_embeddings=5)
+    return transformers.DeepseekV2Config(**deepseek_keys(q_lora_rank=None, rope_parameters=rope))
+
+
+def deepseek_v3():
+    rope = dict(rope_type="yarn", rope_theta=1e4, factor=4.0, mscale=1.0, mscale_all_dim=1.0,
+                original_max_position_embeddings=5)
+    return transformers.DeepseekV3Config(**deepseek_keys(
+        q_lora_rank=16, n_group=4, topk_group=2, num_mtp_layers=0, rope_parameters=rope))
+
+
 def mistral_window():
     return transformers.MistralConfig(**llama_keys(
         num_key_value_heads=1, tie_word_embeddings=True, sliding_window=7))
@@ -192,6 +213,8 @@ MODELS = {  # format of the values, largest file
     glm4_moe: (torch.bfloat16, "20KB"),
     gpt_oss: (torch.bfloat16, "20KB"),
     gpt_oss_mxfp4: (torch.bfloat16, "1GB"),
+    deepseek_v2: (torch.bfloat16, "1GB"),
+    deepseek_v3: (torch.float16, "20KB"),
     mistral_window: (torch.bfloat16, "1GB"),
     qwen2_window: (torch.float16, "1GB"),
     gemma2: (torch.bfloat16, "20KB"),

@@ -361,6 +361,58 @@ TEST(ConfigFile, ReadsGptOss) {
                  "'attention_bias' must be true: all linear layers of a gpt_oss have a bias");
 }
 
+// The sizes of DeepSeek-V2-Lite.
+const std::string deepseek_v2 = R"({"architectures": ["DeepseekV2ForCausalLM"],
+  "attention_bias": false, "attention_dropout": 0.0, "first_k_dense_replace": 1,
+  "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02,
+  "intermediate_size": 10944, "kv_lora_rank": 512, "max_position_embeddings": 163840,
+  "model_type": "deepseek_v2", "moe_intermediate_size": 1408, "n_routed_experts": 64,
+  "n_shared_experts": 2, "norm_topk_prob": false, "num_attention_heads": 16,
+  "num_experts_per_tok": 6, "num_hidden_layers": 27, "num_key_value_heads": 16,
+  "q_lora_rank": null, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "rms_norm_eps": 1e-06,
+  "rope_scaling": {"beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": 0.707,
+    "mscale_all_dim": 0.707, "original_max_position_embeddings": 4096, "type": "yarn"},
+  "rope_theta": 10000, "routed_scaling_factor": 1.0, "tie_word_embeddings": false,
+  "topk_method": "greedy", "v_head_dim": 128, "vocab_size": 102400})";
+
+// Numbers of parameters and factors of scores are the library's.
+TEST(ConfigFile, ReadsDeepSeek) {
+  const Config lite = fp32(read(deepseek_v2, of_length(4096)));
+  EXPECT_EQ(warnings(deepseek_v2, of_length(4096)), "");
+  EXPECT_EQ(num_parameters(lite), 15'706'484'224);
+  EXPECT_NEAR(double(num_active_parameters(lite)), 2.66e9, 0.01e9);
+  EXPECT_EQ(std::tuple(lite.head_dim(), lite.rotary_dim(), lite.v_head_dim(), lite.kv_lora_rank,
+                       lite.q_lora_rank, lite.shared_expert_ffn_size, lite.first_dense_layers),
+            std::tuple(192, 64, 128, 512, 0, 2816, 1));
+  EXPECT_TRUE(!lite.normalize_topk && lite.router == RouterKind::softmax);
+  EXPECT_EQ(rope_magnitude(lite), 1.0);
+  EXPECT_FLOAT_EQ(lite.score_scale(), 0.1147213867929261f);
+  EXPECT_NE(text(lite).find("latent=512/0/128"), std::string::npos);
+  expect_refused(with(deepseek_v2, "\"greedy\"", "\"group_limited_greedy\""),
+                 "'topk_method' must be greedy, found \"group_limited_greedy\"", of_length(64));
+  expect_refused(with(deepseek_v2, "\"norm_topk_prob\": false", "\"norm_topk_prob\": true"),
+                 "'norm_topk_prob' must be false", of_length(64));
+  expect_refused(with(deepseek_v2, "\"qk_rope_head_dim\": 64", "\"qk_rope_head_dim\": 2147483647"),
+                 "must be at most 65536", of_length(64));
+  expect_refused(with(deepseek_v2, "\"v_head_dim\": 128", "\"v_head_dim\": 256"),
+                 "v_head_dim = 256 must be at most head_dim = 192", of_length(64));
+  expect_refused(with(deepseek_v2, "\"num_key_value_heads\": 16", "\"num_key_value_heads\": 2"),
+                 "num_kv_heads must be num_heads", of_length(64));
+
+  const std::string third = R"({"architectures": ["DeepseekV3ForCausalLM"],
+    "num_nextn_predict_layers": 0})";
+  const Config v3 = fp32(read(third, of_length(4096)));
+  EXPECT_EQ(num_parameters(v3), 671'026'404'352 + 14'848);  // with corrections
+  EXPECT_NEAR(double(num_active_parameters(v3)), 37.55e9, 0.1e9);
+  EXPECT_EQ(std::tuple(v3.q_lora_rank, v3.expert_groups, v3.groups_per_token, v3.routed_scale),
+            std::tuple(1536, 8, 4, 2.5));
+  EXPECT_TRUE(v3.normalize_topk && v3.router == RouterKind::sigmoid);
+  EXPECT_FLOAT_EQ(v3.score_scale(), 0.07216878364870322f);
+  expect_refused(with(third, "\"num_nextn_predict_layers\": 0", "\"rope_interleave\": false"),
+                 "'rope_interleave' must be true: turned features must be pairs of neighbours",
+                 of_length(64));
+}
+
 TEST(ConfigFile, RefusesMixturesOfAnotherKind) {
   const std::string layers = "'decoder_sparse_step' must be 1 and 'mlp_only_layers' 0, 1, ...";
   for (const char* list : {"[1]", "[1, 0]", "[0, 0]", "0", "{\"0\": 0}"})
@@ -372,7 +424,7 @@ TEST(ConfigFile, RefusesMixturesOfAnotherKind) {
   EXPECT_NO_THROW(read(with(qwen3_moe, "\"mlp_only_layers\": []", "\"mlp_only_layers\": null")));
   expect_refused(with(mixtral, "\"router_jitter_noise\": 0.0", "\"router_jitter_noise\": 0.1"),
                  "'router_jitter_noise' is 0.1, but training here has no dropout");
-  for (const char* other : {"DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM"})
+  for (const char* other : {"DeepseekV32ForCausalLM", "MiniMaxForCausalLM"})
     expect_refused(with(qwen3_moe, "Qwen3MoeForCausalLM", other),
                    "architecture \"" + std::string(other) +
                        "\" is not supported: it has experts of another kind. Supported:");
@@ -443,12 +495,13 @@ TEST(ConfigFile, RefusesWhatDoesNotRun) {
                  "architecture \"BertModel\" is not supported. Supported: GPT2LMHeadModel, "
                  "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, "
                  "MixtralForCausalLM, Qwen3MoeForCausalLM, Qwen2MoeForCausalLM, "
-                 "OlmoeForCausalLM, Glm4MoeForCausalLM, FalconForCausalLM, "
-                 "GPTNeoXForCausalLM, Gemma2ForCausalLM, Gemma3ForCausalLM, GptOssForCausalLM");
+                 "OlmoeForCausalLM, Glm4MoeForCausalLM, DeepseekV2ForCausalLM, "
+                 "DeepseekV3ForCausalLM, FalconForCausalLM, GPTNeoXForCausalLM, Gemma2ForCausalLM, "
+                 "Gemma3ForCausalLM, GptOssForCausalLM");
   expect_refused(gpt2, "'resid_pdrop' is 0.1, but training here has no dropout: say dropout = 0");
   expect_refused(with(falcon, "\"alibi\": false", "\"alibi\": true"), "it has ALiBi positions");
   expect_refused(
-      and_also(with(llama, "LlamaForCausalLM", "DeepseekV3ForCausalLM"),
+      and_also(with(llama, "LlamaForCausalLM", "DeepseekV32ForCausalLM"),
                "\"n_routed_experts\": 256, \"kv_lora_rank\": 512"),
       "is not supported: it has experts of another kind and latent attention. Supported:");
   expect_refused(with(falcon, "\"parallel_attn\": true", "\"parallel_attn\": false"),

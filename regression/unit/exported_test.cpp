@@ -62,6 +62,14 @@ Config random_config(std::mt19937& random) {
     m.window_rope_theta = 0.0;
   }
   if (gemma && one_in(3)) m.window_rope_theta = 0.0;
+  if (m.latent()) {
+    m.qk_norm = m.qkv_bias = false;
+    if (m.num_experts > 0 && one_in(2)) {
+      m.router = model::RouterKind::sigmoid;
+      m.num_experts = 8, m.experts_per_token = 3, m.expert_groups = 4, m.groups_per_token = 2;
+      m.routed_scale = 2.5;
+    }
+  }
   if (!m.rotary()) return m;
   if (one_in(3)) m.rope_theta = 500.5;
   if (one_in(8)) m.rotary_size = 4;

@@ -186,7 +186,8 @@ INSTANTIATE_TEST_SUITE_P(HuggingFace, Pretrained,
                                          "qwen2_moe", "olmoe", "glm4_moe", "mistral_window",
                                          "qwen2_window", "gemma2", "gemma3", "neox",
                                          "neox_sequential", "falcon_one_key_head", "gpt_oss",
-                                         "falcon_many_key_heads", "falcon_grouped"),
+                                         "deepseek_v2", "deepseek_v3", "falcon_many_key_heads",
+                                         "falcon_grouped"),
                          [](const auto& info) { return std::string(info.param); });
 
 /// The most likely tokens behind a prompt, until the model is full.
@@ -761,7 +762,8 @@ TEST_F(ModelFiles, MayHaveStackedExperts) {
     EXPECT_NE(said.find("has shape ["), std::string::npos) << said;
   };
   check("mixtral", "block_sparse_moe.", {"w1", "w3", "w2"});
-  for (const char* name : {"qwen3_moe", "qwen3_moe_dense", "qwen2_moe", "olmoe", "glm4_moe"})
+  for (const char* name : {"qwen3_moe", "qwen3_moe_dense", "qwen2_moe", "olmoe", "glm4_moe",
+                           "deepseek_v2", "deepseek_v3"})
     check(name, "mlp.", {"gate_proj", "up_proj", "down_proj"});
 }
 

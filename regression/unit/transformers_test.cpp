@@ -22,7 +22,7 @@ INSTANTIATE_TEST_SUITE_P(Transformers, Families,
                                            "qwen2_moe_dense", "olmoe", "glm4_moe", "qwen2_window",
                                            "gemma2", "gemma3", "neox", "neox_sequential",
                                            "falcon_one_key_head", "falcon_grouped", "llama_yarn",
-                                           "gpt_oss"),
+                                           "gpt_oss", "deepseek_v2", "deepseek_v3"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

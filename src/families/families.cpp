@@ -93,8 +93,16 @@ TensorNames::Map expert_tensors() {
           {"mlp.experts.out", {"mlp.experts.*.down_proj"}}};
 }
 
-/// Llama, Mistral, Qwen 2 and 3, OLMoE, GLM-4.5: rotary positions, RMS norms, SwiGLU; attention,
-/// then MLP.
+/// Shared experts without gates, as one expert.
+TensorNames::Map shared_expert_tensors() {
+  return {{"mlp.shared.in", {"mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj"}},
+          {"mlp.shared.gate", {"mlp.shared_experts.gate_proj"}},
+          {"mlp.shared.up", {"mlp.shared_experts.up_proj"}},
+          {"mlp.shared.out", {"mlp.shared_experts.down_proj"}}};
+}
+
+/// Llama, Mistral, Qwen 2 and 3, OLMoE, GLM-4.5, DeepSeek V2 and V3: rotary positions, RMS norms,
+/// SwiGLU; attention, then MLP.
 Family llama() {
   const std::string biases = ": a llama's only biases here are those of queries, keys and values";
   const Limit one_theta{Kind::one_rope_theta, "its layers have one base of rotary angles"};
@@ -336,16 +344,84 @@ Family llama() {
     one.sigmoid_router = true;
     one.extra_layers = "num_nextn_predict_layers";
     one.tensors = expert_tensors();
-    one.tensors.insert(
-        {{"mlp.router.correction", {"mlp.gate.e_score_correction_bias"}},
-         {"mlp.shared.in", {"mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj"}},
-         {"mlp.shared.gate", {"mlp.shared_experts.gate_proj"}},
-         {"mlp.shared.up", {"mlp.shared_experts.up_proj"}},
-         {"mlp.shared.out", {"mlp.shared_experts.down_proj"}}});
+    one.tensors.merge(shared_expert_tensors());
+    one.tensors["mlp.router.correction"] = {"mlp.gate.e_score_correction_bias"};
     one.limits = {{Kind::equal_shared_experts,
                    "shared experts of GLM-4.5 have no gate and the width of routed ones"},
                   {Kind::no_window, "GLM-4.5 has no windows"},
                   one_theta};
+  }
+  for (const bool third : {false, true}) {
+    Architecture& one = made.architectures.emplace_back();
+    one.keys.num_experts = "n_routed_experts";
+    one.keys.expert_ffn_size = "moe_intermediate_size";
+    one.keys.first_dense_layers = "first_k_dense_replace";
+    one.keys.shared_experts = "n_shared_experts";
+    one.keys.normalize_topk = "norm_topk_prob";
+    one.keys.routed_scale = "routed_scaling_factor";
+    one.experts = true;
+    one.shared_expert = true;
+    one.latent = true;
+    one.sigmoid_router = third;
+    one.tensors = expert_tensors();
+    one.tensors.merge(shared_expert_tensors());
+    one.fixed = {{"attention_bias", false, biases}};
+    one.limits = {{Kind::equal_shared_experts,
+                   "shared experts of DeepSeek have no gate and the width of routed ones"},
+                  {Kind::no_window, "DeepSeek has no windows"},
+                  one_theta};
+  }
+  {
+    Architecture& one = *(made.architectures.end() - 2);
+    one.name = "DeepseekV2ForCausalLM";
+    one.model_type = "deepseek_v2";
+    one.class_keys = R"({
+             "attention_bias": false, "attention_dropout": 0.0, "first_k_dense_replace": 0,
+             "head_dim": null, "hidden_act": "silu", "hidden_size": 4096,
+             "initializer_range": 0.02, "intermediate_size": 11008, "kv_lora_rank": 512,
+             "max_position_embeddings": 2048, "mlp_bias": false, "moe_intermediate_size": 1407,
+             "n_group": null, "n_routed_experts": 64, "n_shared_experts": 2,
+             "norm_topk_prob": false, "num_attention_heads": 32, "num_experts_per_tok": null,
+             "num_hidden_layers": 32, "num_key_value_heads": null,
+             "original_max_position_embeddings": null, "output_router_logits": false,
+             "partial_rotary_factor": null, "q_lora_rank": 1536, "qk_nope_head_dim": 128,
+             "qk_rope_head_dim": 64, "rms_norm_eps": 1e-06, "rope_parameters": null,
+             "rope_scaling": null, "rope_theta": 10000.0, "routed_scaling_factor": 1.0,
+             "tie_word_embeddings": false, "topk_group": null, "topk_method": "greedy",
+             "v_head_dim": 128, "vocab_size": 102400
+           })";
+    one.fixed.push_back({"mlp_bias", false});
+    one.fixed.push_back({"norm_topk_prob", false, ": the Transformers library ignores it"});
+    one.words = {{"topk_method", "greedy"}};
+    one.written = R"({"attention_bias": false, "mlp_bias": false, "topk_method": "greedy"})";
+    one.limits.push_back(
+        {Kind::softmax_of_all, "gates of DeepSeek-V2 are the softmax of all logits"});
+    one.limits.push_back({Kind::heads_divide_hidden, "DeepSeek-V2's heads divide its hidden_size"});
+  }
+  {
+    Architecture& one = made.architectures.back();
+    one.name = "DeepseekV3ForCausalLM";
+    one.model_type = "deepseek_v3";
+    one.class_keys = R"({
+             "attention_bias": false, "attention_dropout": 0.0, "first_k_dense_replace": 3,
+             "hidden_act": "silu", "hidden_size": 7168, "initializer_range": 0.02,
+             "intermediate_size": 18432, "kv_lora_rank": 512, "max_position_embeddings": 4096,
+             "moe_intermediate_size": 2048, "n_group": 8, "n_routed_experts": 256,
+             "n_shared_experts": 1, "norm_topk_prob": true, "num_attention_heads": 128,
+             "num_experts_per_tok": 8, "num_hidden_layers": 61, "num_key_value_heads": 128,
+             "num_nextn_predict_layers": 1, "original_max_position_embeddings": null,
+             "output_router_logits": false, "partial_rotary_factor": null, "q_lora_rank": 1536,
+             "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "rms_norm_eps": 1e-06,
+             "rope_interleave": true, "rope_parameters": null, "rope_scaling": null,
+             "rope_theta": 10000.0, "routed_scaling_factor": 2.5, "tie_word_embeddings": false,
+             "topk_group": 4, "v_head_dim": 128, "vocab_size": 129280
+           })";
+    one.keys.expert_groups = "n_group";
+    one.keys.groups_per_token = "topk_group";
+    one.extra_layers = "num_nextn_predict_layers";
+    one.tensors["mlp.router.correction"] = {"mlp.gate.e_score_correction_bias"};
+    one.fixed.push_back({"rope_interleave", true, ": turned features must be pairs of neighbours"});
+    one.written = R"({"attention_bias": false, "rope_interleave": true})";
   }
   return made;
 }

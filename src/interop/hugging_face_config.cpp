@@ -83,6 +83,7 @@ bool holds(Limit::Kind kind, const Config& m) {
     case Limit::Kind::equal_shared_experts:
       return !m.shared_expert_gate && m.shared_expert_ffn_size % m.expert_ffn_size == 0;
     case Limit::Kind::normalized_topk: return m.normalize_topk;
+    case Limit::Kind::softmax_of_all: return !m.normalize_topk;
     case Limit::Kind::one_rope_theta: return m.window_rope_theta == 0.0;
     case Limit::Kind::no_attention_cap: return m.attention_cap == 0.0;
     case Limit::Kind::whole_query_scalar: return query_scalar(m) == std::floor(query_scalar(m));
@@ -146,19 +147,27 @@ class ConfigWriter {
               model_.qk_norm_joint == architecture_.joint_qk_norm,
           "no architecture has this choice of a router, of a shared expert, and of norms of "
           "queries and keys over all heads");
-    needs(model_.routed_scale == 1.0 || !names_.routed_scale.empty(),
-          "only an architecture with a sigmoid router has a routed_scale");
+    needs(model_.routed_scale == 1.0 || !names_.routed_scale.empty(), "{} has no routed_scale",
+          architecture_.model_type);
     for (const Limit& limit : architecture_.limits)
       needs(holds(limit.kind, model_), "{}",
             fmt::format(fmt::runtime(limit.text), query_scalar(model_)));
-    needs(!model_.rotary() || !names_.rotary_share.empty() ||
+    needs(!model_.rotary() || !names_.rotary_share.empty() || model_.latent() ||
               model_.rotary_dim() == model_.head_dim(),
           "only {} turns a part of a head, {} turns all", titles(&ConfigKeys::rotary_share),
           model_.family->name);
   }
 
   void set_heads() {
-    if (!has(Limit::Kind::heads_fill_hidden)) config_["head_dim"] = model_.head_dim();
+    if (model_.latent())
+      config_.update({{"qk_nope_head_dim", model_.still_dim()},
+                      {"qk_rope_head_dim", model_.rotary_dim()},
+                      {"v_head_dim", model_.v_head_dim()},
+                      {"kv_lora_rank", model_.kv_lora_rank},
+                      {"q_lora_rank", nullptr}});
+    else if (!has(Limit::Kind::heads_fill_hidden))
+      config_["head_dim"] = model_.head_dim();
+    if (model_.q_lora_rank > 0) config_["q_lora_rank"] = model_.q_lora_rank;
     const bool one = model_.kv_heads() == 1, all = model_.kv_heads() == model_.num_heads;
     const bool grouped = model_.layer_norms == 2 || !(one || all);
     switch (architecture_.key_heads) {
@@ -245,7 +254,8 @@ class ConfigWriter {
   void set_rotary() {
     json rope = rope_scaling();
     rope["rope_theta"] = model_.rope_theta;
-    if (model_.rotary_dim() != model_.head_dim())  // so that the product, rounded down, is it again
+    if (!model_.latent() &&
+        model_.rotary_dim() != model_.head_dim())  // so that the product, rounded down, is it again
       rope["partial_rotary_factor"] = (model_.rotary_dim() + 0.5) / model_.head_dim();
     config_[names_.rope_theta] = model_.rope_theta;
     if (!names_.rotary_share.empty())

@@ -45,6 +45,46 @@ std::vector<RowRun> fused_rows(const Config& m, const std::string& tensor,
   return runs;
 }
 
+/// A head's rows in files and here: files have the turned features last, and the two of a pair side
+/// by side.
+void add_head(std::vector<RowRun>& runs, const std::string& tensor, std::int64_t first,
+              std::int64_t still, std::int64_t turned) {
+  for (const std::int64_t odd : {0, 1})
+    for (std::int64_t i = odd; i < turned; i += 2) runs.push_back({tensor, first + still + i, 1});
+  if (still > 0) runs.push_back({tensor, first, still});
+}
+
+/// A module of latent attention in DeepSeek's tensors.
+struct LatentTensor {
+  const char *module, *tensor;
+};
+constexpr LatentTensor latent_tensors[] = {{"q", "q_b_proj"},
+                                           {"q_down", "q_a_proj"},
+                                           {"q_down_norm", "q_a_layernorm"},
+                                           {"kv_down", "kv_a_proj_with_mqa"},
+                                           {"k_turned", "kv_a_proj_with_mqa"},
+                                           {"kv_down_norm", "kv_a_layernorm"},
+                                           {"kv_up", "kv_b_proj"},
+                                           {"out", "o_proj"}};
+
+/// @param module  behind "attention."
+std::vector<RowRun> latent_rows(const Config& m, const std::string& prefix,
+                                const std::string& module, const std::string& kind,
+                                std::int64_t rows) {
+  const auto row = std::ranges::find(latent_tensors, module, &LatentTensor::module);
+  const bool no_down = module == "q" && m.q_lora_rank == 0;
+  const std::string tensor = prefix + "self_attn." + (no_down ? "q_proj" : row->tensor) + kind;
+  std::vector<RowRun> runs;
+  if (module == "k_turned")
+    add_head(runs, tensor, m.kv_lora_rank, 0, m.rotary_dim());
+  else if (module == "q" && !kind.starts_with(".lora_A"))
+    for (std::int64_t head = 0; head < m.num_heads; ++head)
+      add_head(runs, tensor, head * m.head_dim(), m.still_dim(), m.rotary_dim());
+  else
+    runs = {{tensor, 0, rows}};
+  return runs;
+}
+
 class LayoutBuilder {
  public:
   LayoutBuilder(const Config& config, bool of_adapter, ExpertTensors experts)
@@ -94,6 +134,9 @@ class LayoutBuilder {
       place_expert_factor(placed, prefix, kind);
     else if (in_layer && own_.contains(name))
       placed.runs = {{prefix + own_.at(name).front(), 0, placed.rows()}};
+    else if (model_.latent() && module.starts_with("attention."))
+      placed.runs =
+          latent_rows(model_, prefix, module.substr(module.find('.') + 1), kind, placed.rows());
     else if (module == "head")
       placed.runs = {{layout_.head, 0, placed.rows()}};
     else if (in_layer && !names_.fused_qkv.empty() &&

@@ -240,6 +240,24 @@ void set_sizes(ConfigFile& file, KeyWriter& out, const ConfigKeys& names) {
   set_seq_len(file, out, names.seq_len);
 }
 
+/// Sizes of latent attention: positions turn the last part of a head here, and `head_dim` in files
+/// of newer versions of the library is that part alone.
+void set_latent(ConfigFile& file, KeyWriter& out) {
+  const auto set = [&](const char* key, int Keys::*member, int value, const char* from) {
+    out.set(key, member, value, from);
+  };
+  const int still = file.size("qk_nope_head_dim"), turned = file.size("qk_rope_head_dim");
+  file.needs(std::int64_t{still} + turned <= 1 << 16,
+             "'qk_nope_head_dim' + 'qk_rope_head_dim' must be at most {}, found {} + {}", 1 << 16,
+             still, turned);
+  for (const char* key : {"head_dim", "qk_head_dim"}) file.find(key);
+  set("head_dim", &Keys::head_dim, still + turned, "qk_nope_head_dim");
+  set("rotary_dim", &Keys::rotary_dim, turned, "qk_rope_head_dim");
+  set("kv_lora_rank", &Keys::kv_lora_rank, file.size("kv_lora_rank"), "kv_lora_rank");
+  set("q_lora_rank", &Keys::q_lora_rank, file.size_if("q_lora_rank").value_or(0), "q_lora_rank");
+  set("v_head_dim", &Keys::v_head_dim, file.size("v_head_dim"), "v_head_dim");
+}
+
 /// The file's table of rotary positions: `rope_scaling` in older files, `rope_parameters` in newer
 /// ones. The older key wins. Classes whose kinds of layers differ have a table for each kind.
 json rope_table(ConfigFile& file, const char* kind) {
@@ -541,6 +559,7 @@ void read(ConfigFile& file, KeyWriter& out, const Kind& kind) {
   const ConfigKeys& names = architecture.keys;
   set_common(file, out, family.name);
   set_sizes(file, out, names);
+  if (architecture.latent) set_latent(file, out);
   if (family.rotary) set_rope(file, out, names);
   set_key_heads(file, out, architecture.key_heads);
   // Null, if the class has no value of its own, is 4 hidden_size.
@@ -579,6 +598,11 @@ void read(ConfigFile& file, KeyWriter& out, const Kind& kind) {
   for (const auto& [key, value] : architecture.fixed_numbers)
     file.needs(file.number(key) == value, "'{}' must be {}, found {}", key, value,
                file.number(key));
+  for (const auto& [key, word] : architecture.words) {
+    const std::string found = file.word(key);
+    file.needs(found.empty() || found == word, "'{}' must be {}, found \"{:.40}\"", key, word,
+               found);
+  }
   set_window(file, out, architecture.full_every);
   set_window_rope(file, out);
 }
@@ -593,7 +617,8 @@ std::string missing(ConfigFile& file, const std::string& name, const Architectur
     if (value != nullptr && *value != 1 && parts.empty())
       parts.emplace_back("experts of another kind");
   }
-  if (file.find("kv_lora_rank") != nullptr) parts.emplace_back("latent attention");
+  if (file.find("kv_lora_rank") != nullptr && (architecture == nullptr || !architecture->latent))
+    parts.emplace_back("latent attention");
   const json* alibi = file.find("alibi");
   if ((alibi != nullptr && *alibi == true) || name.starts_with("Bloom") || name.starts_with("MPT"))
     parts.emplace_back("ALiBi positions");
