@@ -167,7 +167,9 @@ TEST_P(GeneratorContract, PassesEqualTheForwardOfTraining) {
   const Logits all = logits_of(one, model, text, 1, 3);
   ASSERT_EQ(std::ssize(all), num_sequences * model.seq_len);
   const bool narrow = model.precision != model::Precision::fp32;
-  const double of_loss = narrow ? 3e-3 : 1e-5, of_logits = narrow ? 3e-2 : 2e-5;
+  // In 16 bits a rounding may choose another expert for a token.
+  const bool chooses = narrow && model.experts_per_token < model.num_experts;
+  const double of_loss = narrow ? 3e-3 : 1e-5, of_logits = chooses ? 6e-2 : narrow ? 3e-2 : 2e-5;
   EXPECT_NEAR(loss_of(all, text), expected, of_loss * expected);
   EXPECT_LT(difference(logits_of(one, model, text, 7, 4), all), of_logits);
   EXPECT_LT(difference(logits_of(plan, model, text, 1, 5), all), of_logits);
