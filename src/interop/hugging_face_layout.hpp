@@ -64,6 +64,8 @@ enum class ExpertTensors { separate, stacked, turned };
 /// with norms of q and k as Qwen3, and gemma as Gemma 2 and 3: gate and up, q, k and v are tensors
 /// of their own; rotary positions turn features i and i + D/2, as here. falcon, and neox as
 /// GPT-NeoX: q, k and v are one tensor, for each key head its query heads, its key and its value.
+/// Latent attention as DeepSeek: the first products of keys and values are one tensor with that of
+/// turned keys; heads end with their turned features, the two of a pair side by side.
 /// gpt_oss as GPT-OSS: as Llama, but for its interleaved experts.
 ///
 /// @throws Error(input)  for a parameter that these formats have no place for
