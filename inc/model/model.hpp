@@ -374,9 +374,12 @@ struct Block {
 /// own.
 std::vector<Block> blocks(const Config& config);
 
-/// The layer whose gradients and optimizer state have most bytes, of those with experts where some
-/// have them: closed forms take it for every such layer that has a backward.
-const Block& most_trained_layer(const Config& config, const std::vector<Block>& blocks);
+/// The layer whose gradients and optimizer state have most bytes: closed forms take it for every
+/// layer that has a backward.
+///
+/// @param dense  of those without experts where others have them, else of the others
+const Block& most_trained_layer(const Config& config, const std::vector<Block>& blocks,
+                                bool dense = false);
 
 /// Whether all layers train the same parameters: else closed forms, which take a layer for all, are
 /// not exact.

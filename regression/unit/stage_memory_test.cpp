@@ -302,6 +302,24 @@ TEST(StageMemory, KnowsFirstLayersWithoutExperts) {
   }
 }
 
+// The first of such layers may be frozen, and then tells nothing of the others' state.
+TEST(StageMemory, KnowsThatSomeLayersWithoutExpertsAreFrozen) {
+  std::mt19937 random(10);
+  for (int trial = 0; trial < test::trials(12); ++trial) {
+    auto [plan, model] = small_case(random, 1);
+    model.family = &model::family("llama");
+    model.qkv_bias = model.linear_bias = false;
+    model.num_experts = 4, model.experts_per_token = 2, model.expert_ffn_size = 512;
+    if (model.num_layers < 3) continue;
+    model.first_dense_layers = model.num_layers - 1;
+    model.frozen_blocks = 2 + int(random() % unsigned(model.num_layers - 2));
+    const double live = double(program_of(plan, model, 0, 0).live_peak_bytes[0]);
+    const double found =
+        double(analyze(plan, model, samples::round_profile()).stages[0].peak_bytes());
+    EXPECT_NEAR(found, live, 0.2 * live) << model.frozen_blocks << "\n" << plan::text(plan);
+  }
+}
+
 // Ranks that share a sequence keep heads of all of its tokens beside their own tokens.
 TEST(StageMemory, ComesCloseForSharedSequences) {
   std::mt19937 random(12);

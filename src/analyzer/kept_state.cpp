@@ -54,10 +54,12 @@ MatrixStepBytes matrix_step_bytes(const model::Config& model, const model::Block
           .work = double(workspace) + bytes * Expr::variable("tp") * cut_matrix_elements(block)};
 }
 
-StageBlocks::StageBlocks(const model::Config& model) {
+StageBlocks::StageBlocks(const model::Config& model, StageRole role) {
   const std::vector<model::Block> all = model::blocks(model);
-  embedding = all.front(), dense_layer = all[1], head = all.back();
-  layer = frozen_layer = model::most_trained_layer(model, all);
+  embedding = all.front(), head = all.back();
+  layer = dense_layer = frozen_layer = model::most_trained_layer(model, all);
+  if (role.dense > 0) dense_layer = model::most_trained_layer(model, all, true);
+  if (role.dense > 0 && role.dense >= role.frozen_layers()) frozen_layer = dense_layer;
   for (model::Parameter& parameter : frozen_layer.parameters) parameter.frozen = true;
 }
 

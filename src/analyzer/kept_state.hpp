@@ -36,10 +36,10 @@ MatrixStepBytes matrix_step_bytes(const model::Config& model, const model::Block
 Expr cut_matrix_elements(const model::Block& block);
 
 /// The blocks whose sizes a stage's formulas take: a layer of the model for all that have a
-/// backward, one without experts for the first ones where others have them, and the former one
-/// frozen for layers that have no backward.
+/// backward, one without experts for the first ones where others have them, and a frozen one for
+/// layers that have no backward, without experts if the stage has as many such layers.
 struct StageBlocks {
-  explicit StageBlocks(const model::Config& model);
+  StageBlocks(const model::Config& model, StageRole role);
   model::Block embedding, layer, dense_layer, frozen_layer, head;
 };
 

@@ -87,7 +87,7 @@ StageTimeBuilder::StageTimeBuilder(const model::Config& model, const hardware::M
       role_(role),
       costs_(model, machine, role),
       v_(model),
-      blocks_(model),
+      blocks_(model, role),
       kinds_(model::segment_kinds(model, model::BlockKind::layer)),
       weight_bytes_(model::weight_bytes(model.precision)) {
   embedding_ = block_costs(model, costs_, blocks_.embedding);

@@ -13,7 +13,7 @@ StateMemory::StateMemory(const model::Config& model, StageRole role)
       trained_(role.trains_embedding() ? 0.0 : 1.0 + role.frozen_layers()),
       late_(v_.sharded().grads),
       dense_(std::max(role.dense - frozen_, 0)) {
-  const StageBlocks blocks(model);
+  const StageBlocks blocks(model, role);
   const double weight_bytes = model::weight_bytes(model.precision), grad_bytes = model::grad_bytes;
   const auto of_block = [&](const model::Block& block) {
     const KeptState s = kept_state(model, block, role.host_update);

@@ -464,11 +464,12 @@ std::vector<Block> blocks(const Config& config) {
   return blocks;
 }
 
-const Block& most_trained_layer(const Config& config, const std::vector<Block>& blocks) {
+const Block& most_trained_layer(const Config& config, const std::vector<Block>& blocks,
+                                bool dense) {
   return *std::ranges::max_element(blocks, {}, [&](const Block& block) {
     const Layout whole = layout(block, 1, 0, 1);
     const std::int64_t trained = whole.trained_elements;
-    return block.kind == BlockKind::layer && !config.layer_kind(block.layer).dense
+    return block.kind == BlockKind::layer && config.layer_kind(block.layer).dense == dense
                ? grad_bytes * trained + state_bytes(config, whole, 0, trained)
                : -1;
   });
