@@ -355,6 +355,12 @@ TEST(ConfigFile, ReadsGptOss) {
             "gpt_oss layers=36 hidden=2880 heads=64 ffn=2880 seq=4096 vocab=201088 tied=false "
             "eps=1e-05 head_dim=64 kv_heads=8 qkv_bias=true linear_bias=true experts=128/4 "
             "rope_theta=150000 window=128/wf rope=yarn/32/32/1/4096/exact/1.34657359");
+  // The class takes null for its own scaling, but a null 'truncate' as it is.
+  const std::string null = R"({"model_type": "gpt_oss", "rope_parameters": null})";
+  EXPECT_EQ(fp32(read(null, of_length(4096))).rope_scaling.kind, RopeScaling::Kind::yarn);
+  const Config untruncated =
+      fp32(read(with(file, "\"truncate\": false", "\"truncate\": null"), of_length(4096)));
+  EXPECT_FALSE(untruncated.rope_scaling.truncate);
   expect_refused(with(file, "\"swiglu_limit\": 7.0", "\"swiglu_limit\": 5.0"),
                  "'swiglu_limit' must be 7, found 5");
   expect_refused(with(file, "\"attention_bias\": true", "\"attention_bias\": false"),
@@ -388,6 +394,8 @@ TEST(ConfigFile, ReadsDeepSeek) {
   EXPECT_EQ(rope_magnitude(lite), 1.0);
   EXPECT_FLOAT_EQ(lite.score_scale(), 0.1147213867929261f);
   EXPECT_NE(text(lite).find("latent=512/0/128"), std::string::npos);
+  std::string linear = with(deepseek_v2, "\"type\": \"yarn\"", "\"type\": \"linear\"");
+  expect_refused(linear, "'mscale_all_dim' must be 0 with 'linear' scaling", of_length(64));
   expect_refused(with(deepseek_v2, "\"greedy\"", "\"group_limited_greedy\""),
                  "'topk_method' must be greedy, found \"group_limited_greedy\"", of_length(64));
   expect_refused(with(deepseek_v2, "\"norm_topk_prob\": false", "\"norm_topk_prob\": true"),
@@ -503,7 +511,8 @@ TEST(ConfigFile, RefusesWhatDoesNotRun) {
   expect_refused(
       and_also(with(llama, "LlamaForCausalLM", "DeepseekV32ForCausalLM"),
                "\"n_routed_experts\": 256, \"kv_lora_rank\": 512"),
-      "is not supported: it has experts of another kind and latent attention. Supported:");
+      "is not supported: it has experts of another kind and latent attention of another kind. "
+      "Supported:");
   expect_refused(with(falcon, "\"parallel_attn\": true", "\"parallel_attn\": false"),
                  "'parallel_attn' must be true");
   expect_refused(and_also(llama, "\"num_local_experts\": 8"), "experts of another kind");
@@ -579,7 +588,7 @@ TEST(ConfigFile, KeysThatItsClassDoesNotReadChangeNothing) {
        {plain, with(plain, "LlamaForCausalLM", "Qwen2ForCausalLM"), falcon})
     ignores(text, "\"partial_rotary_factor\": 0.5");
   expect_refused(and_also(llama, "\"partial_rotary_factor\": 0.5"),
-                 "'partial_rotary_factor' must be 1 beside 'llama3' scaling");
+                 "'partial_rotary_factor' must be 1 with 'llama3' scaling");
 }
 
 TEST(ConfigFile, ReadsRotaryAnglesAsTheLibraryDoes) {

@@ -119,9 +119,11 @@ class ConfigFile {
     needs(value->is_string(), "'{}' must be a string, found {}", key, deck::describe_json(*value));
     return value->get<std::string>();
   }
-  /// Empty: null, or an object without keys.
+  /// Empty: an object without keys, or null where the class has no table of its own.
   json table(const std::string& key) {
     const json* value = find(key);
+    if (const auto own = class_.find(key); value == nullptr && own != class_.end())
+      return own->is_object() ? *own : json::object();
     if (value == nullptr) return json::object();
     needs(value->is_object(), "'{}' must be an object, found {}", key, deck::describe_json(*value));
     return *value;
@@ -284,7 +286,7 @@ void set_yarn(ConfigFile& file, ConfigFile& rope, deck::RopeScalingKeys& keys) {
   keys.attention_factor = given("attention_factor", 0.0);
   rope.needs(keys.attention_factor > 0.0 || rope.find("attention_factor") == nullptr,
              "'attention_factor' must be above 0");
-  keys.truncate = rope.find("truncate") == nullptr || rope.truth("truncate");
+  keys.truncate = !rope.has("truncate") || rope.truth("truncate");
   rope.needs(keys.truncate || !file.reads("rope_local_base_freq"),
              "'truncate' must be true: the Transformers library does not read it here");
 }
@@ -297,6 +299,9 @@ deck::RopeScalingKeys rope_scaling(ConfigFile& file, ConfigFile& rope, const std
     return rope.number(key);
   };
   keys.kind = kind;
+  rope.needs(kind == "yarn" || !file.reads("kv_lora_rank") ||
+                 rope.number_if("mscale_all_dim").value_or(0.0) == 0.0,
+             "'mscale_all_dim' must be 0 with '{}' scaling", kind);
   if (kind != "yarn") keys.factor = needed("factor");
   if (kind == "linear") return keys;
   std::optional<int> original = file.size_if("original_max_position_embeddings");
@@ -352,8 +357,7 @@ void set_rope(ConfigFile& file, KeyWriter& out, const ConfigKeys& names) {
   // The Transformers library turns whole heads in these families, and fails where scaled angles are
   // fewer.
   file.needs(kind == "default" || turned == head_dim,
-             "'{}' must be 1 beside '{}' scaling of rotary angles, found {}", share_key, kind,
-             share);
+             "'{}' must be 1 with '{}' scaling of rotary angles, found {}", share_key, kind, share);
   log::warn("{}: '{}' = {} is not applied, as in the Transformers library: a {} turns whole heads",
             file.path(), share_key, share, keys.family);
 }
@@ -618,7 +622,7 @@ std::string missing(ConfigFile& file, const std::string& name, const Architectur
       parts.emplace_back("experts of another kind");
   }
   if (file.find("kv_lora_rank") != nullptr && (architecture == nullptr || !architecture->latent))
-    parts.emplace_back("latent attention");
+    parts.emplace_back("latent attention of another kind");
   const json* alibi = file.find("alibi");
   if ((alibi != nullptr && *alibi == true) || name.starts_with("Bloom") || name.starts_with("MPT"))
     parts.emplace_back("ALiBi positions");
