@@ -58,7 +58,10 @@ const Schema<RopeScalingKeys>& rope_scaling_schema() {
         .key("mscale", &RopeScalingKeys::mscale,
              {.help = "yarn: see attention_factor; 0: not set", .min = 0, .max = 1e3})
         .key("mscale_all_dim", &RopeScalingKeys::mscale_all_dim,
-             {.help = "yarn: see attention_factor; 0: not set", .min = 0, .max = 1e3});
+             {.help = "yarn: see attention_factor; with kv_lora_rank, scores are multiplied by "
+                      "m(mscale_all_dim)^2, too; 0: not set",
+              .min = 0,
+              .max = 1e3});
   }();
   return schema;
 }

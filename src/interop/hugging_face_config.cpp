@@ -141,7 +141,7 @@ class ConfigWriter {
               model_.query_scalar == model_.head_dim(),
           "only {} has a query_scalar of its own", titles(&ConfigKeys::query_scalar));
     needs(model_.latent() == architecture_.latent,
-          "no architecture has latent attention beside these choices");
+          "latent attention is exported with experts and a shared expert only");
     needs((model_.shared_expert_ffn_size > 0) == architecture_.shared_expert &&
               (model_.router == model::RouterKind::sigmoid) == architecture_.sigmoid_router &&
               model_.qk_norm_joint == architecture_.joint_qk_norm,

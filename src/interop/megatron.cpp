@@ -14,7 +14,7 @@ namespace {
 using Arguments = std::vector<MegatronArgument>;
 
 void require_like(bool holds, const std::string& what) {
-  require(holds, Failure::input, "{} cannot express {}", megatron_version, what);
+  require(holds, Failure::input, "the export to {} has no {}", megatron_version, what);
 }
 
 /// A value as the shortest text that reads back the same.

@@ -343,6 +343,15 @@ void write_adapter(const fs::path& directory, const model::Config& config,
     if (target && target->rank != keys.rank) ranks[module] = target->rank;
     if (target && target->alpha != alpha) alphas[module] = target->alpha;
   }
+  const auto is_dense = [](const model::Adapter::Target& target) {
+    const std::string name = model::module_name(target.module);
+    return name.starts_with("mlp.") && !name.starts_with("mlp.experts.");
+  };
+  if (config.num_experts > 0 && std::ranges::any_of(config.adapter.targets, is_dense))
+    log::warn(
+        "{}: PEFT 0.21 leaves out terms of mlp.* but of experts in mixtures of experts, for which "
+        "it renames their projections; --merge writes a whole model with all terms",
+        directory.string());
   const bool tied = config.tied_head && config.adapter.saves(model::Module::token);
   const json written{
       {"peft_type", "LORA"},
