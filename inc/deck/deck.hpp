@@ -90,7 +90,7 @@ struct ModelKeys {
   int v_head_dim = 0;              ///< features of a value; 0: head_dim
   int ffn_size = 0;                ///< 0: 4 hidden_size
   int num_experts = 0;             ///< a layer's, instead of an MLP; 0: none
-  int first_dense_layers = 0;      ///< layers with an MLP before those with experts
+  int first_dense_layers = 0;      ///< number of first layers with an MLP, not experts
   int experts_per_token = 2;       ///< experts that a token goes through
   int expert_ffn_size = 0;         ///< 0: ffn_size
   int shared_expert_ffn_size = 0;  ///< inner width; 0: no expert that every token passes

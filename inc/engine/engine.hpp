@@ -172,8 +172,8 @@ double load_factor(std::span<const double> loads, int num_experts);
 /// @param loads  as above
 double idle_experts(std::span<const double> loads);
 
-/// Moves the corrections of the choice of a layer's experts: those with less than the mean load go
-/// up by `rate`, those with more go down.
+/// Moves the corrections of the choice of a layer's experts: that of an expert with less than the
+/// mean load goes up by `rate`, with more it goes down.
 ///
 /// @param loads        [E] copies of a step's tokens that went to each expert, of all ranks
 /// @param first        the expert of the first correction

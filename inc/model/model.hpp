@@ -377,7 +377,7 @@ std::vector<Block> blocks(const Config& config);
 /// The layer whose gradients and optimizer state have most bytes: closed forms take it for every
 /// layer that has a backward.
 ///
-/// @param dense  of those without experts where others have them, else of the others
+/// @param dense  of the layers without experts where others have them, else of the others
 const Block& most_trained_layer(const Config& config, const std::vector<Block>& blocks,
                                 bool dense = false);
 

@@ -280,8 +280,8 @@ TEST(StageMemory, ComesCloseForExperts) {
   EXPECT_GE(all.close, 97 * all.compared / 100) << all.close << " of " << all.compared;
 }
 
-// Formulas know the state of first layers without experts. They take the activations of these, and
-// what offload moves of them, from layers with experts, so plans are placed before they are chosen.
+// Formulas know the state of first layers without experts. They take activations, and the part that
+// offload moves, from layers with experts, so plans are placed before they are chosen.
 TEST(StageMemory, KnowsFirstLayersWithoutExperts) {
   std::mt19937 random(9);
   for (int trial = 0; trial < test::trials(20); ++trial) {

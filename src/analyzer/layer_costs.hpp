@@ -22,7 +22,7 @@ struct LayerCosts {
 LayerCosts select(const Expr& condition, const LayerCosts& yes, const LayerCosts& no);
 
 /// The mean over the model's layers, where these differ in kind.
-/// @param dense  share of those without experts where others have them
+/// @param dense  share of layers without experts where others have them
 LayerCosts layer_costs(const model::Config& model, const Costs& costs, model::Recompute recompute,
                        const Expr& dense);
 
