@@ -477,7 +477,8 @@ void compare(const json& published, bool each) {
       peak += double(machine.profile(0).reserved_bytes);
     const double time_s = simulated_s(*c);
     if (is_state(*c)) peak = state_bytes(*c);
-    const double ratio = seconds ? time_s / *seconds : peak / *bytes;
+    const double said = seconds ? *seconds : bytes.value();
+    const double ratio = (seconds ? time_s : peak) / said;
     const std::string name = c->machine + (c->network.empty() ? "" : " " + c->network);
     std::string words = seconds ? c->differs : measure(entry);
     if (!seconds && !c->differs.empty()) words += "; " + c->differs;
@@ -485,8 +486,8 @@ void compare(const json& published, bool each) {
     if (seconds) series[c->source][without_replicas(*c)][c->gpus] = ratio;
     if (each)
       fmt::print("{:.3f}  {:44}  {}  {}\n", ratio, c->id,
-                 seconds ? fmt::format("{:.4g} s of {:.4g}", time_s, *seconds)
-                         : fmt::format("{} of {}", format_bytes(peak), format_bytes(*bytes)),
+                 seconds ? fmt::format("{:.4g} s of {:.4g}", time_s, said)
+                         : fmt::format("{} of {}", format_bytes(peak), format_bytes(said)),
                  name);
   }
   print("simulated / published time", times);
