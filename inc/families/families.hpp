@@ -6,6 +6,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 namespace brume::families {
@@ -77,14 +78,10 @@ enum class KeyHeads {
 /// values in odd ones, and one all second ones, as [experts, inputs, outputs].
 enum class ExpertForm { separate, interleaved };
 
-/// A key of config.json that must have this value.
-struct FixedNumber {
-  std::string key;
-  double value;
-};
+/// A key of config.json that must have this value. Null is false, and fits each word.
 struct FixedKey {
   std::string key;
-  bool value;
+  std::variant<bool, double, std::string> value;
   std::string reason = {};  ///< ends the message about another value
 };
 
@@ -133,16 +130,14 @@ struct Architecture {
   bool joint_qk_norm = false;   ///< norms of queries and keys go over all heads
   bool latent = false;          ///< keys and values are made from fewer features
   ExpertForm expert_form = ExpertForm::separate;
-  TensorNames::Map tensors = {};  ///< a layer's, beside those of the family
+  TensorNames::Map tensors = {};  ///< a layer's, which go before the family's
   int full_every = 1 << 30;       ///< every so many layers one has no window, unless a file
                                   ///< lists the kinds of layers
   /// Key of the number of layers behind the model's for later tokens, which are not read.
   std::string extra_layers = {};
-  std::vector<FixedKey> fixed = {};  ///< checked in files that are read, like the next ones
-  std::vector<FixedNumber> fixed_numbers = {};
-  std::map<std::string, std::string> words = {};  ///< null fits each
-  std::string written = "{}";                     ///< keys that each new file has, as JSON
-  std::vector<Limit> limits = {};                 ///< checked before a file is written
+  std::vector<FixedKey> fixed = {};  ///< checked in files that are read
+  std::string written = "{}";        ///< keys that each new file has, as JSON
+  std::vector<Limit> limits = {};    ///< checked before a file is written
 };
 
 struct Family {

@@ -93,19 +93,65 @@ TensorNames::Map expert_tensors() {
           {"mlp.experts.out", {"mlp.experts.*.down_proj"}}};
 }
 
-/// Shared experts without gates, as one expert.
-TensorNames::Map shared_expert_tensors() {
-  return {{"mlp.shared.in", {"mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj"}},
-          {"mlp.shared.gate", {"mlp.shared_experts.gate_proj"}},
-          {"mlp.shared.up", {"mlp.shared_experts.up_proj"}},
-          {"mlp.shared.out", {"mlp.shared_experts.down_proj"}}};
+Limit one_rope_theta() {
+  return {Kind::one_rope_theta, "its layers have one base of rotary angles"};
+}
+
+/// The tensors of shared experts, as one expert, below `module` in files.
+TensorNames::Map shared_expert_tensors(const std::string& module) {
+  return {{"mlp.shared.in", {module + ".gate_proj", module + ".up_proj"}},
+          {"mlp.shared.gate", {module + ".gate_proj"}},
+          {"mlp.shared.up", {module + ".up_proj"}},
+          {"mlp.shared.out", {module + ".down_proj"}}};
+}
+
+/// Makes an architecture one of mixtures as DeepSeek has them: shared experts without gates, and
+/// first layers without experts.
+///
+/// @param title  in messages
+void set_deepseek_experts(Architecture& one, const std::string& title) {
+  one.keys.num_experts = "n_routed_experts";
+  one.keys.expert_ffn_size = "moe_intermediate_size";
+  one.keys.first_dense_layers = "first_k_dense_replace";
+  one.keys.shared_experts = "n_shared_experts";
+  one.keys.normalize_topk = "norm_topk_prob";
+  one.keys.routed_scale = "routed_scaling_factor";
+  one.experts = true;
+  one.shared_expert = true;
+  one.tensors = expert_tensors();
+  one.tensors.merge(shared_expert_tensors("mlp.shared_experts"));
+  one.limits = {{Kind::equal_shared_experts,
+                 "shared experts of " + title + " have no gate and the width of routed ones"},
+                {Kind::no_window, title + " has no windows"},
+                one_rope_theta()};
+}
+
+/// Adds a router by sigmoids.
+void set_sigmoid_router(Architecture& one) {
+  one.keys.expert_groups = "n_group";
+  one.keys.groups_per_token = "topk_group";
+  one.sigmoid_router = true;
+  one.extra_layers = "num_nextn_predict_layers";
+  one.tensors["mlp.router.correction"] = {"mlp.gate.e_score_correction_bias"};
+}
+
+/// Adds latent attention.
+void set_latent_attention(Architecture& one) {
+  one.latent = true;
+  one.tensors.merge(TensorNames::Map{{"attention.q", {"self_attn.q_b_proj"}},
+                                     {"attention.q_down", {"self_attn.q_a_proj"}},
+                                     {"attention.q_down_norm", {"self_attn.q_a_layernorm"}},
+                                     {"attention.kv_down", {"self_attn.kv_a_proj_with_mqa"}},
+                                     {"attention.k_turned", {"self_attn.kv_a_proj_with_mqa"}},
+                                     {"attention.kv_down_norm", {"self_attn.kv_a_layernorm"}},
+                                     {"attention.kv_up", {"self_attn.kv_b_proj"}}});
 }
 
 /// Llama, Mistral, Qwen 2 and 3, OLMoE, GLM-4.5, DeepSeek V2 and V3: rotary positions, RMS norms,
 /// SwiGLU; attention, then MLP.
 Family llama() {
   const std::string biases = ": a llama's only biases here are those of queries, keys and values";
-  const Limit one_theta{Kind::one_rope_theta, "its layers have one base of rotary angles"};
+  const Limit one_theta = one_rope_theta();
   Family made;
   made.name = "llama";
   made.title = "Llama";
@@ -268,12 +314,8 @@ Family llama() {
     one.experts = true;
     one.shared_expert = true;
     one.tensors = expert_tensors();
-    one.tensors.insert(
-        {{"mlp.shared.in", {"mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj"}},
-         {"mlp.shared.gate", {"mlp.shared_expert.gate_proj"}},
-         {"mlp.shared.up", {"mlp.shared_expert.up_proj"}},
-         {"mlp.shared.out", {"mlp.shared_expert.down_proj"}},
-         {"mlp.shared_expert_gate", {"mlp.shared_expert_gate"}}});
+    one.tensors.merge(shared_expert_tensors("mlp.shared_expert"));
+    one.tensors["mlp.shared_expert_gate"] = {"mlp.shared_expert_gate"};
     one.fixed = {{"use_sliding_window", false, ": no layer of a Qwen2-MoE has a window here"}};
     one.written = R"({"decoder_sparse_step": 1, "mlp_only_layers": []})";
     one.limits = {{Kind::gated_shared_expert, "Qwen2-MoE's shared expert has a gate"},
@@ -328,51 +370,14 @@ Family llama() {
              "tie_word_embeddings": false, "topk_group": 1, "use_qk_norm": false,
              "vocab_size": 151552
            })";
-    one.keys.num_experts = "n_routed_experts";
-    one.keys.expert_ffn_size = "moe_intermediate_size";
-    one.keys.first_dense_layers = "first_k_dense_replace";
-    one.keys.shared_experts = "n_shared_experts";
-    one.keys.normalize_topk = "norm_topk_prob";
-    one.keys.routed_scale = "routed_scaling_factor";
-    one.keys.expert_groups = "n_group";
-    one.keys.groups_per_token = "topk_group";
+    set_deepseek_experts(one, "GLM-4.5");
+    set_sigmoid_router(one);
     one.keys.qkv_bias = "attention_bias";
     one.keys.qk_norm = "use_qk_norm";
     one.keys.rotary_share = "partial_rotary_factor";
-    one.experts = true;
-    one.shared_expert = true;
-    one.sigmoid_router = true;
-    one.extra_layers = "num_nextn_predict_layers";
-    one.tensors = expert_tensors();
-    one.tensors.merge(shared_expert_tensors());
-    one.tensors["mlp.router.correction"] = {"mlp.gate.e_score_correction_bias"};
-    one.limits = {{Kind::equal_shared_experts,
-                   "shared experts of GLM-4.5 have no gate and the width of routed ones"},
-                  {Kind::no_window, "GLM-4.5 has no windows"},
-                  one_theta};
-  }
-  for (const bool third : {false, true}) {
-    Architecture& one = made.architectures.emplace_back();
-    one.keys.num_experts = "n_routed_experts";
-    one.keys.expert_ffn_size = "moe_intermediate_size";
-    one.keys.first_dense_layers = "first_k_dense_replace";
-    one.keys.shared_experts = "n_shared_experts";
-    one.keys.normalize_topk = "norm_topk_prob";
-    one.keys.routed_scale = "routed_scaling_factor";
-    one.experts = true;
-    one.shared_expert = true;
-    one.latent = true;
-    one.sigmoid_router = third;
-    one.tensors = expert_tensors();
-    one.tensors.merge(shared_expert_tensors());
-    one.fixed = {{"attention_bias", false, biases}};
-    one.limits = {{Kind::equal_shared_experts,
-                   "shared experts of DeepSeek have no gate and the width of routed ones"},
-                  {Kind::no_window, "DeepSeek has no windows"},
-                  one_theta};
   }
   {
-    Architecture& one = *(made.architectures.end() - 2);
+    Architecture& one = made.architectures.emplace_back();
     one.name = "DeepseekV2ForCausalLM";
     one.model_type = "deepseek_v2";
     one.class_keys = R"({
@@ -390,16 +395,19 @@ Family llama() {
              "tie_word_embeddings": false, "topk_group": null, "topk_method": "greedy",
              "v_head_dim": 128, "vocab_size": 102400
            })";
-    one.fixed.push_back({"mlp_bias", false});
-    one.fixed.push_back({"norm_topk_prob", false, ": the Transformers library ignores it"});
-    one.words = {{"topk_method", "greedy"}};
+    set_deepseek_experts(one, "DeepSeek");
+    set_latent_attention(one);
+    one.fixed = {{"attention_bias", false, biases},
+                 {"mlp_bias", false},
+                 {"norm_topk_prob", false, ": the Transformers library ignores it"},
+                 {"topk_method", "greedy"}};
     one.written = R"({"attention_bias": false, "mlp_bias": false, "topk_method": "greedy"})";
     one.limits.push_back(
         {Kind::softmax_of_all, "gates of DeepSeek-V2 are the softmax of all logits"});
     one.limits.push_back({Kind::heads_divide_hidden, "DeepSeek-V2's heads divide its hidden_size"});
   }
   {
-    Architecture& one = made.architectures.back();
+    Architecture& one = made.architectures.emplace_back();
     one.name = "DeepseekV3ForCausalLM";
     one.model_type = "deepseek_v3";
     one.class_keys = R"({
@@ -416,11 +424,11 @@ Family llama() {
              "rope_theta": 10000.0, "routed_scaling_factor": 2.5, "tie_word_embeddings": false,
              "topk_group": 4, "v_head_dim": 128, "vocab_size": 129280
            })";
-    one.keys.expert_groups = "n_group";
-    one.keys.groups_per_token = "topk_group";
-    one.extra_layers = "num_nextn_predict_layers";
-    one.tensors["mlp.router.correction"] = {"mlp.gate.e_score_correction_bias"};
-    one.fixed.push_back({"rope_interleave", true, ": turned features must be pairs of neighbours"});
+    set_deepseek_experts(one, "DeepSeek");
+    set_sigmoid_router(one);
+    set_latent_attention(one);
+    one.fixed = {{"attention_bias", false, biases},
+                 {"rope_interleave", true, ": turned features must be pairs of neighbours"}};
     one.written = R"({"attention_bias": false, "rope_interleave": true})";
   }
   return made;
@@ -651,8 +659,9 @@ Family gpt_oss() {
                    {"mlp.experts.out.weight", {"mlp.experts.down_proj"}},
                    {"mlp.experts.out.bias", {"mlp.experts.down_proj_bias"}}};
     one.full_every = 2;
-    one.fixed = {{"attention_bias", true, ": all linear layers of a gpt_oss have a bias"}};
-    one.fixed_numbers = {{"swiglu_alpha", 1.702}, {"swiglu_limit", 7.0}};
+    one.fixed = {{"attention_bias", true, ": all linear layers of a gpt_oss have a bias"},
+                 {"swiglu_alpha", 1.702},
+                 {"swiglu_limit", 7.0}};
     one.written = R"({"attention_bias": true, "swiglu_alpha": 1.702, "swiglu_limit": 7.0})";
     one.limits = {{Kind::all_biases, "all linear layers of GPT-OSS have a bias"},
                   {Kind::normalized_topk, "GPT-OSS's gates sum to 1"},

@@ -164,10 +164,9 @@ class ConfigWriter {
                       {"qk_rope_head_dim", model_.rotary_dim()},
                       {"v_head_dim", model_.v_head_dim()},
                       {"kv_lora_rank", model_.kv_lora_rank},
-                      {"q_lora_rank", nullptr}});
+                      {"q_lora_rank", model_.q_lora_rank > 0 ? json(model_.q_lora_rank) : json()}});
     else if (!has(Limit::Kind::heads_fill_hidden))
       config_["head_dim"] = model_.head_dim();
-    if (model_.q_lora_rank > 0) config_["q_lora_rank"] = model_.q_lora_rank;
     const bool one = model_.kv_heads() == 1, all = model_.kv_heads() == model_.num_heads;
     const bool grouped = model_.layer_norms == 2 || !(one || all);
     switch (architecture_.key_heads) {

@@ -54,26 +54,12 @@ void add_head(std::vector<RowRun>& runs, const std::string& tensor, std::int64_t
   if (still > 0) runs.push_back({tensor, first, still});
 }
 
-/// A module of latent attention in DeepSeek's tensors.
-struct LatentTensor {
-  const char *module, *tensor;
-};
-constexpr LatentTensor latent_tensors[] = {{"q", "q_b_proj"},
-                                           {"q_down", "q_a_proj"},
-                                           {"q_down_norm", "q_a_layernorm"},
-                                           {"kv_down", "kv_a_proj_with_mqa"},
-                                           {"k_turned", "kv_a_proj_with_mqa"},
-                                           {"kv_down_norm", "kv_a_layernorm"},
-                                           {"kv_up", "kv_b_proj"},
-                                           {"out", "o_proj"}};
-
+/// The rows of a module of latent attention.
+///
 /// @param module  behind "attention."
-std::vector<RowRun> latent_rows(const Config& m, const std::string& prefix,
+std::vector<RowRun> latent_rows(const Config& m, const std::string& tensor,
                                 const std::string& module, const std::string& kind,
                                 std::int64_t rows) {
-  const auto row = std::ranges::find(latent_tensors, module, &LatentTensor::module);
-  const bool no_down = module == "q" && m.q_lora_rank == 0;
-  const std::string tensor = prefix + "self_attn." + (no_down ? "q_proj" : row->tensor) + kind;
   std::vector<RowRun> runs;
   if (module == "k_turned")
     add_head(runs, tensor, m.kv_lora_rank, 0, m.rotary_dim());
@@ -95,6 +81,7 @@ class LayoutBuilder {
             std::pair("mlp.experts.in.weight", "mlp.experts.gate_up_proj"),
             std::pair("mlp.experts.out.weight", "mlp.experts.down_proj")})
         own_[module] = {tensor};
+    if (model_.q_lora_rank == 0) own_.erase("attention.q");  // one product makes queries
     const std::string base(of_adapter ? peft_prefix : "");
     layout_.prefix = base + names_.prefix;
     // PEFT has the library's names in memory: there all heads have one name since its version 5.
@@ -135,8 +122,8 @@ class LayoutBuilder {
     else if (in_layer && own_.contains(name))
       placed.runs = {{prefix + own_.at(name).front(), 0, placed.rows()}};
     else if (model_.latent() && module.starts_with("attention."))
-      placed.runs =
-          latent_rows(model_, prefix, module.substr(module.find('.') + 1), kind, placed.rows());
+      placed.runs = latent_rows(model_, prefix + names_of(module, true).front() + kind,
+                                module.substr(module.find('.') + 1), kind, placed.rows());
     else if (module == "head")
       placed.runs = {{layout_.head, 0, placed.rows()}};
     else if (in_layer && !names_.fused_qkv.empty() &&

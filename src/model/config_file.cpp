@@ -122,9 +122,10 @@ class ConfigFile {
   /// Empty: an object without keys, or null where the class has no table of its own.
   json table(const std::string& key) {
     const json* value = find(key);
-    if (const auto own = class_.find(key); value == nullptr && own != class_.end())
-      return own->is_object() ? *own : json::object();
-    if (value == nullptr) return json::object();
+    if (value == nullptr) {
+      const auto own = class_.find(key);
+      return own != class_.end() && own->is_object() ? *own : json::object();
+    }
     needs(value->is_object(), "'{}' must be an object, found {}", key, deck::describe_json(*value));
     return *value;
   }
@@ -558,6 +559,20 @@ void set_scores(ConfigFile& file, KeyWriter& out, const ConfigKeys& names) {
   set_cap("logits_cap", &Keys::logits_cap, names.logits_cap);
 }
 
+void check_fixed(ConfigFile& file, const families::FixedKey& one) {
+  const std::string& key = one.key;
+  if (const bool* const truth = std::get_if<bool>(&one.value)) {
+    file.needs(file.truth(key) == *truth, "'{}' must be {}{}", key, *truth, one.reason);
+  } else if (const double* const number = std::get_if<double>(&one.value)) {
+    const double found = file.number(key);
+    file.needs(found == *number, "'{}' must be {}, found {}", key, *number, found);
+  } else {
+    const std::string word = std::get<std::string>(one.value), found = file.word(key);
+    file.needs(found.empty() || found == word, "'{}' must be {}, found \"{:.40}\"", key, word,
+               found);
+  }
+}
+
 void read(ConfigFile& file, KeyWriter& out, const Kind& kind) {
   const auto& [family, architecture] = kind;
   const ConfigKeys& names = architecture.keys;
@@ -596,17 +611,7 @@ void read(ConfigFile& file, KeyWriter& out, const Kind& kind) {
           "{}: '{}' = {}: weights behind the last layer, which predict later tokens, are left out, "
           "as in the Transformers library",
           file.path(), key, layers);
-  for (const families::FixedKey& one : architecture.fixed)
-    file.needs(file.truth(one.key) == one.value, "'{}' must be {}{}", one.key, one.value,
-               one.reason);
-  for (const auto& [key, value] : architecture.fixed_numbers)
-    file.needs(file.number(key) == value, "'{}' must be {}, found {}", key, value,
-               file.number(key));
-  for (const auto& [key, word] : architecture.words) {
-    const std::string found = file.word(key);
-    file.needs(found.empty() || found == word, "'{}' must be {}, found \"{:.40}\"", key, word,
-               found);
-  }
+  for (const families::FixedKey& one : architecture.fixed) check_fixed(file, one);
   set_window(file, out, architecture.full_every);
   set_window_rope(file, out);
 }
