@@ -23,16 +23,16 @@ struct SegmentBytes {
   /// For all plans.
   SegmentBytes(const model::Config& model, SegmentKind kind) : SegmentBytes(model, kind, false) {
     if (kind == SegmentKind::head) return;
-    const SegmentBytes cut(model, kind, true);
-    for (Expr SegmentBytes::*part : {&SegmentBytes::saved, &SegmentBytes::cheap,
-                                     &SegmentBytes::forward, &SegmentBytes::backward})
-      this->*part = select(Variables(model).cuts_sequences(), cut.*part, this->*part);
+    join(SegmentBytes(model, kind, true), [&](const Expr& whole, const Expr& cut) {
+      return select(Variables(model).cuts_sequences(), cut, whole);
+    });
   }
-  /// Of the larger one, part by part.
-  void include(const SegmentBytes& other) {
+  /// Replaces each size by of(own, the other one's).
+  template <typename Of>
+  void join(const SegmentBytes& other, Of&& of) {
     for (Expr SegmentBytes::*part : {&SegmentBytes::saved, &SegmentBytes::cheap,
                                      &SegmentBytes::forward, &SegmentBytes::backward})
-      this->*part = max(this->*part, other.*part);
+      this->*part = of(this->*part, other.*part);
   }
   Expr saved;              ///< kept tensors, but for
   Expr cheap = 0.0;        ///< those that a stored layer keeps, too
@@ -141,7 +141,8 @@ StageMemoryBuilder::StageMemoryBuilder(const model::Config& model, StageRole rol
   for (SegmentKind kind : model::segment_kinds(model, model::BlockKind::layer)) {
     segments_.emplace_back(model, kind);
     if (role.dense > 0 && kind == SegmentKind::experts)
-      segments_.back().include(SegmentBytes(model, SegmentKind::mlp));
+      segments_.back().join(SegmentBytes(model, SegmentKind::mlp),
+                            [](const Expr& a, const Expr& b) { return max(a, b); });
     kept_.selective += shard_ + segments_.back().saved;
     cheap += segments_.back().cheap;
   }

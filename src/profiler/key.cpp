@@ -97,19 +97,16 @@ std::string describe(const model::Config& m, const Shapes& shapes) {
   if (m.latent())
     heads += fmt::format(" latent {} {} V{}", m.kv_lora_rank, m.q_lora_rank, m.v_head_dim());
   if (m.qk_norm) heads += m.qk_norm_joint ? " qk_norm joint" : " qk_norm";
-  const std::string experts =
-      m.num_experts > 0
-          ? fmt::format(" E{}k{} load {:g}", m.num_experts, m.experts_per_token,
-                        m.rank_load_factor) +
-                (m.first_dense_layers > 0 ? fmt::format(" dense F{}", m.ffn_size) : "") +
-                (m.router == model::RouterKind::sigmoid
-                     ? fmt::format(" sigmoid {}", m.expert_groups)
-                     : "") +
-                (m.shared_expert_ffn_size > 0
-                     ? fmt::format(" shared {}{}", m.shared_expert_ffn_size,
-                                   m.shared_expert_gate ? " gated" : "")
-                     : "")
-          : "";
+  std::string experts;
+  if (m.num_experts > 0)
+    experts =
+        fmt::format(" E{}k{} load {:g}", m.num_experts, m.experts_per_token, m.rank_load_factor);
+  if (m.first_dense_layers > 0) experts += fmt::format(" dense F{}", m.ffn_size);
+  if (m.router == model::RouterKind::sigmoid)
+    experts += fmt::format(" sigmoid {}", m.expert_groups);
+  if (m.shared_expert_ffn_size > 0)
+    experts +=
+        fmt::format(" shared {}{}", m.shared_expert_ffn_size, m.shared_expert_gate ? " gated" : "");
   const std::string precision =
       m.precision == model::Precision::fp32 ? "" : fmt::format(" {}", model::name(m.precision));
   const std::string disk = shapes.scratch ? fmt::format("; disk '{}'", *shapes.scratch) : "";
