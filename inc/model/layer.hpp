@@ -111,7 +111,7 @@ enum class OperatorKind {
   combine,         ///< the sum of such rows
   cut_heads,       ///< columns of heads in as many parts as ranks share a sequence
   join_heads,      ///< such parts side by side
-  expand_keys,     ///< queries, keys and values by heads from those of latent attention
+  expand_keys,     ///< queries, keys and values of heads from the products of latent attention
   narrow_values,   ///< attended heads without the columns that widened their values
   reduce_scatter,  ///< exchange: the sum over ranks, cut by rows
   all_to_all,      ///< exchange: rows, cut into as many parts as ranks, part i for rank i

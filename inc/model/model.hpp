@@ -309,7 +309,7 @@ struct Parameter {
   double std = 0.0;       ///< standard deviation of a random initialisation, of mean 0
   bool frozen = false;    ///< not trained
   bool balanced = false;  ///< ... but steps move it by the experts' loads
-  bool in_fp32 = false;   ///< kept in fp32 whatever the precision; only what is never trained
+  bool in_fp32 = false;   ///< kept in fp32 in every precision; never trained
   Quantization quantization = Quantization::none;  ///< format of its rows
   /// Elements of flat buffers that a quantized block takes, or a value that is not quantized.
   int block_elements = 1;

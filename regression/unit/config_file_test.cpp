@@ -350,7 +350,7 @@ TEST(ConfigFile, ReadsGptOss) {
             "rope_theta=150000 window=128/wf rope=yarn/32/32/1/4096/exact/1.34657359");
   EXPECT_TRUE(m.sinks() && m.gated());
   EXPECT_EQ(m.mlp(), MlpKind::clamped_swiglu);
-  // What the class has where the file has nothing.
+  // A file without keys has the values of the class.
   EXPECT_EQ(text(fp32(read(R"({"model_type": "gpt_oss"})", of_length(4096)))),
             "gpt_oss layers=36 hidden=2880 heads=64 ffn=2880 seq=4096 vocab=201088 tied=false "
             "eps=1e-05 head_dim=64 kv_heads=8 qkv_bias=true linear_bias=true experts=128/4 "

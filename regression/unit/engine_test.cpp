@@ -471,7 +471,7 @@ TEST(Engine, LoadFactorIsTheLargestLoadOverTheMean) {
   EXPECT_EQ(idle_experts(std::vector{0.0, 3.0, 4.0, 0.0}), 0.5);
 }
 
-// By hand: the mean load is 3.
+// The mean load is 3.
 TEST(Engine, CorrectionsMoveTowardsEvenLoads) {
   const std::vector<double> loads{1.0, 3.0, 8.0, 0.0};
   std::vector<float> corrections{0.5f, 0.5f, 0.5f, -0.25f};

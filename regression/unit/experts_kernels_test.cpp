@@ -255,7 +255,7 @@ TEST(ChooseExperts, BySigmoidsEqualsItsTwin) {
     }
 }
 
-// By hand: of groups {0, 1}, {2, 3} and {4, 5} with equal sums the first two are chosen, and of
+// Groups {0, 1}, {2, 3} and {4, 5} have equal sums, so the first two are chosen, and of
 // equal scores the lowest experts. A NaN comes last in its group.
 TEST(ChooseExperts, BySigmoidsGivesEqualScoresToTheLowestExperts) {
   Array logits(3, 6), gates(1, 6), correction(1, 6);

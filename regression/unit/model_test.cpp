@@ -306,7 +306,7 @@ TEST(Model, RotaryFrequenciesAreStretched) {
   EXPECT_NEAR(mixed[22], plain[22] * (kept + (1.0 - kept) / 8.0), 1e-15);
 }
 
-// By ROPE_INIT_FUNCTIONS["yarn"] of transformers 5.24.0, for heads of 16 features.
+// ROPE_INIT_FUNCTIONS["yarn"] of transformers 5.24.0 gives these numbers for heads of 16 features.
 TEST(Model, RotaryFrequenciesOfYarnAreThoseOfTransformers) {
   struct Case {
     double theta;

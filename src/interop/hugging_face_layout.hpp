@@ -19,8 +19,9 @@ struct RowRun {
   std::int64_t first = 0, count = 0;  ///< rows of the tensor; columns, where it is transposed
 };
 
-/// Where elements of experts lie in a tensor of all experts. The one in part p, row r and column c
-/// of an expert's weight [P, R, C] is p part + r row + c column behind the expert's first one.
+/// The places of experts' elements in a tensor of all experts. The element in part p, row r and
+/// column c of an expert's weight [P, R, C] is p part + r row + c column behind the expert's first
+/// one.
 struct ExpertPlaces {
   std::int64_t parts, rows, columns;  ///< P, R and C; C is 1 for a bias
   std::int64_t part, row, column;

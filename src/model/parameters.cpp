@@ -355,9 +355,9 @@ bool may_be_quantized(const Parameter& parameter) {
          parameter.shape.back() % quantized_block == 0;
 }
 
-/// Moments of an embedding stay in fp32: most rows have no gradient in a step. So do those whose
-/// gradients are partial over tp, which come first in the layout, and those of sinks, which tp
-/// would cut within blocks.
+/// Moments of an embedding stay in fp32: most rows have no gradient in a step. Parameters with
+/// gradients that are partial over tp keep fp32 too, because they come first in the layout, and so
+/// do sinks, which tp would cut within blocks.
 bool may_have_blocked_moments(const Parameter& parameter, BlockKind kind) {
   return kind != BlockKind::embedding && !parameter.frozen && !parameter.tp_partial &&
          parameter.id.module != Module::sinks && parameter.shape.back() % quantized_block == 0;
