@@ -137,6 +137,13 @@ def gpt_oss_mxfp4():
         num_experts_per_tok=2, sliding_window=7))
 
 
+def qwen3_moe_fp8():
+    return transformers.Qwen3MoeConfig(**llama_keys(
+        hidden_size=48, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
+        tie_word_embeddings=False, moe_intermediate_size=16, num_experts=3,
+        num_experts_per_tok=2, norm_topk_prob=True))
+
+
 def deepseek_keys(**more):
     return llama_keys(
         num_hidden_layers=3, num_key_value_heads=9, tie_word_embeddings=False,
@@ -213,6 +220,7 @@ MODELS = {  # format of the values, largest file
     glm4_moe: (torch.bfloat16, "20KB"),
     gpt_oss: (torch.bfloat16, "20KB"),
     gpt_oss_mxfp4: (torch.bfloat16, "1GB"),
+    qwen3_moe_fp8: (torch.bfloat16, "1GB"),
     deepseek_v2: (torch.bfloat16, "1GB"),
     deepseek_v3: (torch.float16, "20KB"),
     mistral_window: (torch.bfloat16, "1GB"),
@@ -318,6 +326,27 @@ def write_mxfp4(folder):
     return model
 
 
+def write_fp8(folder):
+    """Replaces the matrices of layers by 8-bit floats with a scale for each block of 8 x 16."""
+    from safetensors.torch import load_file, save_file
+
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    for name in [name for name in tensors if name.endswith("_proj.weight")]:
+        rows, columns = tensors[name].shape
+        codes = (torch.randn(rows, columns) * 30.0).to(torch.float8_e4m3fn)
+        scales = torch.rand(rows // 8, columns // 16) * 0.01
+        tensors |= {name: codes, name + "_scale_inv": scales}
+    save_file(tensors, path, metadata={"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = dict(quant_method="fp8", weight_block_size=[8, 16])
+    (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    return load_wide(folder)
+
+
+WRITERS = {gpt_oss_mxfp4: write_mxfp4, qwen3_moe_fp8: write_fp8}
+
+
 def main():
     for make, (dtype, shard) in MODELS.items():
         if sys.argv[1:] and make.__name__ not in sys.argv[1:]:
@@ -332,7 +361,7 @@ def main():
             model.save_pretrained(folder, max_shard_size=shard)
             (folder / "generation_config.json").unlink(missing_ok=True)
             tokens = torch.randint(model.config.vocab_size, (SEQUENCES, T + 1))
-            wide = write_mxfp4(folder) if make is gpt_oss_mxfp4 else load_wide(folder)
+            wide = WRITERS.get(make, load_wide)(folder)
             expected = dict(tokens=tokens.tolist(), losses=losses(wide, tokens))
             if make is gpt_oss:
                 expected["greedy"] = [greedy(wide, row[:5]) for row in tokens]

@@ -427,6 +427,140 @@ TEST(Mxfp4, PartsThatDoNotFitAreRefused) {
             std::string::npos);
 }
 
+// Written by the Transformers library, which multiplies codes by scales.
+TEST(EightBits, GivesTheLossesOfDequantizedWeights) {
+  const fs::path directory = models / "qwen3_moe_fp8";
+  const model::Config model = config_of(directory);
+  const json expected = json::parse(test::content(directory / "expected.json"));
+  const std::vector<double> found =
+      losses(model, PretrainedWeights(directory, model),
+             expected.at("tokens").get<std::vector<std::vector<std::int32_t>>>());
+  EXPECT_LE(test::largest_difference(found, expected.at("losses")), 1e-6);
+}
+
+/// The model in 8 bits, where one matrix and its scales are others.
+class EightBitMatrix : public testing::Test {
+ protected:
+  static constexpr const char* name = "model.layers.1.self_attn.q_proj.weight";
+  static constexpr std::int64_t rows = 32, columns = 48;
+
+  EightBitMatrix() {
+    fs::copy(directory / "config.json", folder_ / "config.json");
+    std::mt19937 random(3);
+    for (std::int64_t i = 0; i < rows * columns; ++i) codes_ += char(random() % 0x7f);
+  }
+
+  /// @param bytes  of the scales
+  void write(const std::string& suffix, const char* dtype, const std::vector<std::int64_t>& shape,
+             const std::string& bytes) {
+    std::vector<test::RawTensor> tensors;
+    for (auto& [tensor, raw] : raw_tensors(directory)) {
+      if (tensor == name) raw.bytes = codes_;
+      if (tensor != name + std::string("_scale_inv")) tensors.push_back(raw);
+    }
+    tensors.push_back({name + suffix, dtype, shape, bytes});
+    tensors.push_back({"model.layers.1.self_attn.q_proj.input_scale", "F32", {}, "    "});
+    test::put(folder_ / "model.safetensors", test::safetensors(tensors));
+  }
+  void write(const std::string& suffix, const std::vector<std::int64_t>& shape) {
+    std::mt19937 random(5);
+    scales_.clear();
+    std::int64_t count = 1;
+    for (const std::int64_t extent : shape) count *= extent;
+    for (std::int64_t i = 0; i < count; ++i) scales_.push_back(float(random() % 1000) / 999.0f);
+    const auto* bytes = reinterpret_cast<const char*>(scales_.data());
+    write(suffix, "F32", shape, {bytes, scales_.size() * sizeof(float)});
+  }
+  void declare(const json& blocks) {
+    json config = json::parse(test::content(folder_ / "config.json"));
+    config["quantization_config"]["weight_block_size"] = blocks;
+    test::put(folder_ / "config.json", config.dump());
+  }
+  std::string refusal() {
+    return test::refusal([&] { PretrainedWeights(folder_.path(), config_of(folder_.path())); });
+  }
+
+  /// @param scale_of  the scale of a row and a column
+  void expect_values(const std::function<float(std::int64_t, std::int64_t)>& scale_of) {
+    const model::Config model = config_of(folder_.path());
+    const PretrainedWeights weights(folder_.path(), model);
+    const std::vector<Slab> slabs = whole_weights(model);
+    const auto slab = std::ranges::find(slabs, "layers.1.attention.q.weight", &Slab::name);
+    ASSERT_NE(slab, slabs.end());
+    std::vector<float> values(std::size_t(rows * columns));
+    weights.get(*slab, 0, values);
+    for (std::int64_t i = 0; i < rows * columns; ++i) {
+      const int code = codes_[std::size_t(i)], exponent = code >> 3, fraction = code & 7;
+      const float value = exponent == 0 ? std::ldexp(float(fraction), -9)
+                                        : std::ldexp(float(8 + fraction), exponent - 10);
+      ASSERT_EQ(values[std::size_t(i)], value * scale_of(i / columns, i % columns)) << i;
+    }
+  }
+
+  const fs::path directory = models / "qwen3_moe_fp8";
+  const OwnFolder folder_;
+  std::string codes_;
+  std::vector<float> scales_;
+};
+
+TEST_F(EightBitMatrix, ABlockHasAScale) {
+  write("_scale_inv", {4, 3});
+  expect_values(
+      [&](auto row, auto column) { return scales_[std::size_t(row / 8 * 3 + column / 16)]; });
+}
+
+// As DeepSeek-V3's latent keys, which have 576 rows in blocks of 128.
+TEST_F(EightBitMatrix, TheLastBlocksMayBeCut) {
+  declare({7, 20});  // the other matrices have blocks of 8 x 16, which divide them
+  write("_scale_inv", {5, 3});
+  expect_values(
+      [&](auto row, auto column) { return scales_[std::size_t(row / 7 * 3 + column / 20)]; });
+}
+
+TEST_F(EightBitMatrix, ARowHasAScaleOrAllHaveOne) {
+  for (const std::vector<std::int64_t>& shape : {std::vector<std::int64_t>{rows, 1}, {rows}}) {
+    write("_scale", shape);
+    expect_values([&](auto row, auto) { return scales_[std::size_t(row)]; });
+  }
+  for (const std::vector<std::int64_t>& shape : {std::vector<std::int64_t>{1}, {}, {1, 1}}) {
+    write("_scale", shape);
+    expect_values([&](auto, auto) { return scales_[0]; });
+  }
+}
+
+TEST_F(EightBitMatrix, ScalesMayBePowersOfTwo) {
+  std::string exponents;
+  for (int i = 0; i < 12; ++i) exponents += char(120 + i);
+  write("_scale_inv", "F8_E8M0", {4, 3}, exponents);
+  expect_values(
+      [&](auto row, auto column) { return std::ldexp(1.0f, int(row / 8 * 3 + column / 16) - 7); });
+}
+
+TEST_F(EightBitMatrix, ScalesThatDoNotFitAreRefused) {
+  for (const std::vector<std::int64_t>& shape :
+       std::vector<std::vector<std::int64_t>>{{5, 3}, {0, 3}, {33}, {2}, {1, 4, 3}, {64, 48}}) {
+    write("_scale_inv", shape);
+    EXPECT_NE(refusal().find("but its scales \"" + std::string(name) + "_scale_inv\" have shape"),
+              std::string::npos)
+        << refusal();
+  }
+  write("_scale", "I8", {4, 3}, std::string(12, ' '));
+  EXPECT_NE(refusal().find("has dtype I8"), std::string::npos) << refusal();
+  for (const json& blocks : {json{0, 0}, json{-1, 4}, json{8}, json("8"), json{1e30, 2}}) {
+    declare(blocks);
+    write("_scale_inv", {4, 3});  // which divide the matrix
+    EXPECT_NO_THROW(PretrainedWeights(folder_.path(), config_of(folder_.path()))) << blocks;
+  }
+}
+
+TEST_F(EightBitMatrix, CodesWithoutScalesAreRefused) {
+  const std::string scales = std::string(name) + "_scale_inv";
+  EXPECT_NE(refusal_with(directory, config_of(directory),
+                         [&](const auto& one) { return one.name != scales; })
+                .find(std::string(name) + "\" has dtype F8_E4M3"),
+            std::string::npos);
+}
+
 // --- files that the test writes
 // -------------------------------------------------------------------
 
@@ -803,7 +937,7 @@ TEST_F(ModelFiles, OtherFormatsOfValuesAreNamed) {
   Files files = Files::llama(true);
   files.at("model.norm.weight").dtype = "I32";
   write(files);
-  expect_refusal(R"(tensor "model.norm.weight" has dtype I32: only F32, BF16 and F16)");
+  expect_refusal(R"(tensor "model.norm.weight" has dtype I32: only F32, BF16, F16)");
 }
 
 TEST_F(ModelFiles, NoFilesAtAll) { expect_refusal("holds neither model.safetensors nor"); }

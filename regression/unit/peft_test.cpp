@@ -466,7 +466,7 @@ TEST_F(AdapterFiles, OtherShapesAndFormatsAreNamed) {
   std::swap(tensors[0].shape[0], tensors[0].shape[1]);
   tensors[0].dtype = "I32";
   test::put(path, test::safetensors(tensors));
-  expect_in("has dtype I32: only F32, BF16 and F16", refused(keys));
+  expect_in("has dtype I32: only F32, BF16, F16", refused(keys));
 }
 
 TEST_F(AdapterFiles, OtherAdaptersAreRefused) {

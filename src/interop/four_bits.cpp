@@ -4,23 +4,22 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "base/numbers.hpp"
 #include "base/text.hpp"
 #include "deck/json.hpp"
 #include "json_reader.hpp"
-#include "mxfp4.hpp"
 
 namespace brume::interop {
 namespace {
 
-constexpr const char* states[] = {".quant_state.bitsandbytes__nf4",
-                                  ".quant_state.bitsandbytes__fp4"};
 constexpr std::int64_t most_state_bytes = 1 << 16;
 
 const char* state_of(const std::string& tensor, const FileOf& files) {
-  for (const char* state : states)
-    if (files(tensor + state) != nullptr) return state;
+  for (const char* part : four_bit_parts)
+    if (std::string_view(part).starts_with(".quant_state") && files(tensor + part) != nullptr)
+      return part;
   return nullptr;
 }
 
@@ -32,21 +31,6 @@ std::int64_t block_size(const json& state, const char* key, const std::string& w
 }
 
 }  // namespace
-
-bool is_part_of_codes(std::string_view name, std::string_view tensor) {
-  if (!name.starts_with(tensor)) return false;
-  name.remove_prefix(tensor.size());
-  for (const char* part :
-       {".absmax", ".quant_map", ".nested_absmax", ".nested_quant_map", mxfp4_blocks, mxfp4_scales})
-    if (name == part) return true;
-  return std::ranges::find(states, name) != std::end(states);
-}
-
-std::unique_ptr<CodedTensor> coded_tensor(const std::string& tensor, const FileOf& files) {
-  if (FourBitTensor::is_one(tensor, files)) return std::make_unique<FourBitTensor>(tensor, files);
-  if (Mxfp4Tensor::is_one(tensor, files)) return std::make_unique<Mxfp4Tensor>(tensor, files);
-  return nullptr;
-}
 
 bool FourBitTensor::is_one(const std::string& tensor, const FileOf& files) {
   return state_of(tensor, files) != nullptr;

@@ -1,11 +1,12 @@
 /// @file Tensors of MXFP4: blocks of 4-bit floats that share a power of two.
 #pragma once
 
-#include "four_bits.hpp"
+#include "coded_tensor.hpp"
 
 namespace brume::interop {
 
 inline constexpr const char *mxfp4_blocks = "_blocks", *mxfp4_scales = "_scales";
+inline constexpr const char* mxfp4_parts[] = {mxfp4_blocks, mxfp4_scales};
 
 /// A tensor W [..., C] in blocks of 32 values:
 ///

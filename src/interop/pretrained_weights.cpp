@@ -13,8 +13,9 @@
 #include <utility>
 
 #include "base/error.hpp"
+#include "coded_tensor.hpp"
 #include "deck/json.hpp"
-#include "four_bits.hpp"
+#include "eight_bits.hpp"
 #include "hugging_face_config.hpp"
 #include "hugging_face_layout.hpp"
 #include "interop/hugging_face.hpp"
@@ -70,6 +71,23 @@ std::map<std::string, std::vector<std::string>> read_index(const fs::path& path)
   require(files.size() <= most_files, Failure::input, "{}: names {} files, at most {} are read",
           path.string(), files.size(), most_files);
   return files;
+}
+
+/// Blocks of 8-bit weights, from a directory's config.json; the library's where it has none.
+BlockShape declared_blocks(const fs::path& directory) {
+  constexpr BlockShape usual{128, 128};
+  std::error_code none;
+  const fs::path path = directory / "config.json";
+  if (!fs::exists(path, none)) return usual;
+  const json config = deck::load_json(path.string(), largest_index_bytes);
+  const auto at = [](const json& object, const char* key) {
+    return object.is_object() && object.contains(key) ? object[key] : json();
+  };
+  const json blocks = at(at(config, "quantization_config"), "weight_block_size");
+  if (!blocks.is_array() || blocks.size() != 2) return usual;
+  for (const json& extent : blocks)
+    if (!extent.is_number_unsigned() || extent > 1 << 20 || extent == 0) return usual;
+  return {blocks[0].get<std::int64_t>(), blocks[1].get<std::int64_t>()};
 }
 
 /// The rows of a slab, as those of its parameter.
@@ -128,7 +146,7 @@ struct PretrainedWeights::Impl {
   std::string name_in_files(const std::string& tensor) const;
   const TensorFile& file_of(const std::string& tensor) const { return *places.at(tensor); }
   Dtype dtype_of(const std::string& tensor) const;
-  void find_codes();
+  void find_codes(BlockShape declared);
   void find_extra_layers(const model::Config& config);
   void read(const std::string& tensor, std::int64_t first, std::span<float> values) const;
   void read_rows(const Placed& placed, std::int64_t row, std::int64_t rows, std::int64_t column,
@@ -172,7 +190,7 @@ PretrainedWeights::Impl::Impl(const fs::path& directory, const model::Config& co
     for (const auto& [tensor, file] : places) experts = form_of_experts(tensor).value_or(experts);
     layout = hugging_face_layout(config, experts);
     find_names();
-    find_codes();
+    find_codes(declared_blocks(directory));
     find_extra_layers(config);
   }
   for (const Placed& placed : layout.parameters) parameters[placed.parameter.name] = &placed;
@@ -238,14 +256,14 @@ std::string PretrainedWeights::Impl::name_in_files(const std::string& tensor) co
   return prefix + tensor.substr(layout.prefix.size());
 }
 
-void PretrainedWeights::Impl::find_codes() {
+void PretrainedWeights::Impl::find_codes(BlockShape declared) {
   const FileOf files = [&](const std::string& tensor) -> const TensorFile* {
     const auto place = places.find(tensor);
     return place == places.end() ? nullptr : place->second;
   };
   for (const NewTensor& tensor : layout.tensors) {
     const std::string found = name_in_files(tensor.name);
-    if (auto coded = coded_tensor(found, files)) codes.emplace(found, std::move(coded));
+    if (auto coded = coded_tensor(found, files, declared)) codes.emplace(found, std::move(coded));
   }
 }
 
@@ -276,6 +294,7 @@ void PretrainedWeights::Impl::check_tensors() const {
     if (!places.contains(found) && !codes.contains(found)) missing.push_back(found);
   }
   const auto is_part = [&](const std::string& tensor) {
+    if (codes.contains(scaled_by(tensor))) return true;
     const auto behind = codes.upper_bound(tensor);  // names that begin like it come before
     return behind != codes.begin() && is_part_of_codes(tensor, std::prev(behind)->first);
   };

@@ -78,9 +78,11 @@ Dtype TensorFile::dtype(const std::string& tensor) const {
   const std::string& found = tensors_.at(tensor).dtype;
   for (const Dtype dtype : {Dtype::f32, Dtype::bf16, Dtype::f16})
     if (found == interop::name(dtype)) return dtype;
-  throw Error(Failure::input,
-              "{}: tensor {} has dtype {}: only F32, BF16 and F16 can be read, so convert it first",
-              name_, shown(tensor), found);
+  throw Error(
+      Failure::input,
+      "{}: tensor {} has dtype {}: only F32, BF16, F16, and F8_E4M3 with scales can be read, "
+      "so convert it first",
+      name_, shown(tensor), found);
 }
 
 void TensorFile::read(const std::string& tensor, std::int64_t first,

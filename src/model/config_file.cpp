@@ -45,7 +45,8 @@ const std::set<std::string> silent_keys{"architectures",
                                         "is_decoder",
                                         "hidden_act",
                                         "cache_implementation",
-                                        "layer_types"};
+                                        "layer_types",
+                                        "quantization_config"};
 
 /// A JSON object that remembers which of its keys were asked for.
 class ConfigFile {

@@ -1,0 +1,114 @@
+#include "eight_bits.hpp"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "base/error.hpp"
+#include "base/float8.hpp"
+#include "base/numbers.hpp"
+
+namespace brume::interop {
+namespace {
+
+constexpr const char* codes_dtype = "F8_E4M3";
+constexpr const char* powers_dtype = "F8_E8M0";  // of scales that are powers of two
+
+/// Name of a tensor's scales; empty where it has none.
+std::string scales_of(const std::string& tensor, const FileOf& files) {
+  for (const char* part : eight_bit_parts)
+    if (files(tensor + part) != nullptr) return tensor + part;
+  return {};
+}
+
+/// Length of a block, of which `extent` values have `blocks`; 0: none fits.
+std::int64_t block_length(std::int64_t extent, std::int64_t blocks, std::int64_t declared) {
+  if (declared > 0 && ceil_div(extent, declared) == blocks) return declared;
+  return blocks > 0 && extent % blocks == 0 ? extent / blocks : 0;
+}
+
+}  // namespace
+
+std::string scaled_by(std::string_view name) {
+  for (const std::string_view suffix : {".input_scale", ".activation_scale"})
+    if (name.ends_with(suffix))
+      return std::string(name.substr(0, name.size() - suffix.size())) + ".weight";
+  return {};
+}
+
+bool EightBitTensor::is_one(const std::string& tensor, const FileOf& files) {
+  const TensorFile* file = files(tensor);
+  return file != nullptr && file->tensors().at(tensor).dtype == codes_dtype &&
+         !scales_of(tensor, files).empty();
+}
+
+EightBitTensor::EightBitTensor(const std::string& tensor, const FileOf& files, BlockShape declared)
+    : tensor_(tensor),
+      scales_name_(scales_of(tensor, files)),
+      codes_(files(tensor_)),
+      scales_file_(files(scales_name_)),
+      shape_(codes_->tensors().at(tensor).shape) {
+  if (!shape_.empty()) columns_ = shape_.back();
+  if (shape_.size() > 1) rows_ = shape_[shape_.size() - 2];
+  find_grid(scales_file_->tensors().at(scales_name_), declared);
+  read_scales();
+}
+
+/// Finds how many scales a matrix has, and their blocks.
+void EightBitTensor::find_grid(const TensorEntry& scales, BlockShape declared) {
+  const std::vector<std::int64_t>& grid = scales.shape;
+  bool fits = true;
+  if (shape_.size() >= 2 && grid.size() == shape_.size()) {
+    scale_rows_ = grid[grid.size() - 2], scale_columns_ = grid.back();
+    fits = std::equal(shape_.begin(), shape_.end() - 2, grid.begin());
+  } else if (shape_.size() == 2 && grid.size() == 1 && grid[0] != 1) {
+    scale_rows_ = grid[0], fits = grid[0] == rows_;
+  } else {
+    fits = scales.elements == 1 && shape_.size() <= 2;
+  }
+  block_ = {block_length(rows_, scale_rows_, declared.first),
+            block_length(columns_, scale_columns_, declared.second)};
+  require(fits && block_.first > 0 && block_.second > 0, Failure::input,
+          "{}: tensor {} has shape [{}] in 8 bits, but its scales {} have shape [{}]: that is "
+          "neither a scale for all, nor one a row, nor one for each block of config.json's "
+          "'weight_block_size', [{}, {}]",
+          codes_->name(), shown(tensor_), fmt::join(shape_, ", "), shown(scales_name_),
+          fmt::join(grid, ", "), declared.first, declared.second);
+}
+
+void EightBitTensor::read_scales() {
+  const TensorEntry& entry = scales_file_->tensors().at(scales_name_);
+  scales_.resize(std::size_t(entry.elements));
+  if (entry.dtype != powers_dtype) return scales_file_->read(scales_name_, 0, scales_);
+  std::vector<std::uint8_t> exponents(scales_.size());
+  scales_file_->read_bytes(scales_name_, 0, std::as_writable_bytes(std::span(exponents)));
+  std::ranges::transform(exponents, scales_.begin(),
+                         [](int exponent) { return std::ldexp(1.0f, exponent - 127); });
+}
+
+void EightBitTensor::read(std::int64_t first, std::span<float> values) const {
+  static const auto widened = [] {
+    std::array<float, 256> all{};
+    for (std::size_t code = 0; code < all.size(); ++code)
+      all[code] = float(float8_e4m3::from_bits(std::uint8_t(code)));
+    return all;
+  }();
+  constexpr std::int64_t piece = std::int64_t{1} << 20;
+  std::vector<std::uint8_t> codes;
+  for (std::int64_t done = 0; done < std::ssize(values); done += piece) {
+    const std::int64_t begin = first + done, count = std::min(piece, std::ssize(values) - done);
+    codes.resize(std::size_t(count));
+    codes_->read_bytes(tensor_, begin, std::as_writable_bytes(std::span(codes)));
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::int64_t row = (begin + i) / columns_, column = (begin + i) % columns_;
+      const std::int64_t scale_row = row / rows_ * scale_rows_ + row % rows_ / block_.first;
+      values[std::size_t(done + i)] =
+          widened[codes[std::size_t(i)]] *
+          scales_[std::size_t(scale_row * scale_columns_ + column / block_.second)];
+    }
+  }
+}
+
+}  // namespace brume::interop
