@@ -39,13 +39,14 @@ inline model::Config random_family_model(std::mt19937& random) {
   return model;
 }
 
-/// Gives some models with experts a router by sigmoids, in groups where they fit, whose
+/// Gives some models with experts groups where they fit, and a router by sigmoids, whose
 /// corrections steps move; the generator stays as it is.
 inline void choose_router(std::mt19937 random, model::Config& model) {
   if (pick(random, {0, 0, 1}) == 1) model.routed_scale = 1.4;
-  if (pick(random, {0, 1}) == 0) return;
-  model.router = model::RouterKind::sigmoid;
-  model.balance_rate = pick(random, {0, 1, 1}) * 0.02;
+  if (pick(random, {0, 1}) == 1) {
+    model.router = model::RouterKind::sigmoid;
+    model.balance_rate = pick(random, {0, 1, 1}) * 0.02;
+  }
   const int groups = pick(random, {1, 2, 4}), each = model.num_experts / groups;
   if (each < 2 || model.num_experts % groups != 0) return;
   model.expert_groups = groups;

@@ -57,6 +57,7 @@ struct ConfigKeys {
   std::string routed_scale = {};            ///< empty: 1
   std::string expert_groups = {};
   std::string groups_per_token = {};
+  std::string choice = {};          ///< "greedy": of all experts; "group_limited_greedy": of groups
   std::string normalize_topk = {};  ///< empty: true
   std::string query_scalar = {};
   std::string attention_cap = {};

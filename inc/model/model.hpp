@@ -131,7 +131,7 @@ struct Config {
   RouterKind router = RouterKind::softmax;
   bool normalize_topk = true;  ///< gates are the softmax of the chosen logits; else that of all
   double routed_scale = 1.0;   ///< factor of gates
-  int expert_groups = 1;       ///< groups of neighbouring experts; sigmoids only
+  int expert_groups = 1;       ///< groups of neighbouring experts
   int groups_per_token = 1;    ///< groups that have a token's experts
   /// Change of a correction of the choice after each step, by the experts' loads; 0: none.
   double balance_rate = 0.0;

@@ -155,7 +155,9 @@ def deepseek_keys(**more):
 def deepseek_v2():
     rope = dict(rope_type="yarn", rope_theta=1e4, factor=8.0, mscale=0.707, mscale_all_dim=0.707,
                 original_max_position_embeddings=5)
-    return transformers.DeepseekV2Config(**deepseek_keys(q_lora_rank=None, rope_parameters=rope))
+    return transformers.DeepseekV2Config(**deepseek_keys(
+        q_lora_rank=None, topk_method="group_limited_greedy", n_group=4, topk_group=2,
+        rope_parameters=rope))
 
 
 def deepseek_v3():

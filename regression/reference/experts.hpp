@@ -84,7 +84,7 @@ inline Routed routed(const Doubles& logits, int num_experts, int chosen, int fir
 
 inline double sigmoid(double logit) { return 1.0 / (1.0 + std::exp(-logit)); }
 
-/// Values by which a sigmoid router chooses experts: those of a token's groups, else -infinity.
+/// Values by which a router chooses experts: those of a token's groups, else -infinity.
 ///
 /// @param correction  [E]
 inline Doubles corrected_scores(const Doubles& logits, const Doubles& correction,
@@ -94,11 +94,12 @@ inline Doubles corrected_scores(const Doubles& logits, const Doubles& correction
   for (std::size_t first = 0; first < logits.size(); first += experts) {
     Doubles scores, sums;
     for (std::size_t e = 0; e < experts; ++e)
-      scores.push_back(sigmoid(logits[first + e]) + correction[e]);
+      scores.push_back(router.sigmoid ? sigmoid(logits[first + e]) + correction[e]
+                                      : logits[first + e]);
     for (auto group = scores.begin(); group != scores.end(); group += std::ptrdiff_t(each)) {
       Doubles sorted(group, group + std::ptrdiff_t(each));
       std::sort(sorted.rbegin(), sorted.rend());
-      sums.push_back(sorted[0] + (each > 1 ? sorted[1] : 0.0));
+      sums.push_back(sorted[0] + (router.sigmoid && each > 1 ? sorted[1] : 0.0));
     }
     for (std::size_t e = 0; e < experts; ++e) {
       const auto own = std::ptrdiff_t(e / each);

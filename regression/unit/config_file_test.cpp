@@ -396,8 +396,20 @@ TEST(ConfigFile, ReadsDeepSeek) {
   EXPECT_NE(text(lite).find("latent=512/0/128"), std::string::npos);
   std::string linear = with(deepseek_v2, "\"type\": \"yarn\"", "\"type\": \"linear\"");
   expect_refused(linear, "'mscale_all_dim' must be 0 with 'linear' scaling", of_length(64));
-  expect_refused(with(deepseek_v2, "\"greedy\"", "\"group_limited_greedy\""),
-                 "'topk_method' must be greedy, found \"group_limited_greedy\"", of_length(64));
+  const Config large =
+      fp32(read(with(deepseek_v2, "\"greedy\"",
+                     "\"group_limited_greedy\", \"n_group\": 8, \"topk_group\": 3"),
+                of_length(64)));
+  EXPECT_EQ(std::pair(large.expert_groups, large.groups_per_token), std::pair(8, 3));
+  EXPECT_NE(text(large).find("router=softmax/8/3"), std::string::npos);
+  EXPECT_EQ(fp32(read(with(deepseek_v2, "\"greedy\"", "\"greedy\", \"n_group\": 8"), of_length(64)))
+                .expert_groups,
+            1);
+  expect_refused(with(deepseek_v2, "\"greedy\"", "\"noaux_tc\""),
+                 "'topk_method' must be greedy or group_limited_greedy, found \"noaux_tc\"",
+                 of_length(64));
+  expect_refused(with(deepseek_v2, "\"greedy\"", "null"),
+                 "'topk_method' must be greedy or group_limited_greedy, found \"\"", of_length(64));
   expect_refused(with(deepseek_v2, "\"norm_topk_prob\": false", "\"norm_topk_prob\": true"),
                  "'norm_topk_prob' must be false", of_length(64));
   expect_refused(with(deepseek_v2, "\"qk_rope_head_dim\": 64", "\"qk_rope_head_dim\": 2147483647"),

@@ -227,18 +227,19 @@ TEST(ChooseExperts, TakesANaNForTheLowestLogit) {
 }
 
 // Corrections decide for experts, and so do groups, but gates do not know of them.
-TEST(ChooseExperts, BySigmoidsEqualsItsTwin) {
+TEST(ChooseExperts, InGroupsEqualsItsTwin) {
   struct Case {
     int N, E, k, groups, chosen_groups;
+    bool sigmoid = true;
   };
-  for (const auto& [N, E, k, groups, chosen_groups] :
+  for (const auto& [N, E, k, groups, chosen_groups, sigmoid] :
        {Case{5, 4, 4, 1, 1}, Case{40, 8, 2, 4, 2}, Case{60, 8, 3, 2, 1}, Case{260, 64, 8, 8, 4},
-        Case{30, 128, 2, 64, 1}})
+        Case{30, 128, 2, 64, 1}, Case{40, 8, 2, 4, 2, false}, Case{260, 160, 6, 8, 3, false}})
     for (const bool normalizes : {false, true}) {
       SCOPED_TRACE(testing::Message() << N << " tokens, " << k << " of " << E << " in " << groups);
       Array logits = random_array(N, E, 1, 2.0f, 1), gates(1, N * k);
       Array correction = random_array(1, E, 2, 0.5f);
-      const Router router{.sigmoid = true,
+      const Router router{.sigmoid = sigmoid,
                           .normalizes = normalizes,
                           .scale = 2.5f,
                           .groups = groups,

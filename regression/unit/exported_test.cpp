@@ -65,7 +65,7 @@ Config random_config(std::mt19937& random) {
   if (m.latent()) {
     m.qk_norm = m.qkv_bias = false;
     if (m.num_experts > 0 && one_in(2)) {
-      m.router = model::RouterKind::sigmoid;
+      if (one_in(2)) m.router = model::RouterKind::sigmoid;
       m.num_experts = 8, m.experts_per_token = 3, m.expert_groups = 4, m.groups_per_token = 2;
       m.routed_scale = 2.5;
     }

@@ -175,13 +175,13 @@ const Schema<ModelKeys>& model_schema() {
               .aliases = {"routed_scaling_factor"}})
         .key("expert_groups", &ModelKeys::expert_groups,
              {.help = "groups of neighbouring experts, from some of which each token chooses; 1: "
-                      "from all experts; router = \"sigmoid\" only; Hugging Face: n_group",
+                      "from all experts; Hugging Face: n_group",
               .min = 1,
               .max = 64,
               .aliases = {"n_group"}})
         .key("groups_per_token", &ModelKeys::groups_per_token,
-             {.help = "groups from which each token chooses, by the sum of their two largest "
-                      "scores; Hugging Face: topk_group",
+             {.help = "groups from which each token chooses, by their largest score, sigmoids "
+                      "by the sum of their two largest; Hugging Face: topk_group",
               .min = 1,
               .max = 64,
               .aliases = {"topk_group"}})

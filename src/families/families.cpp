@@ -116,6 +116,8 @@ void set_deepseek_experts(Architecture& one, const std::string& title) {
   one.keys.shared_experts = "n_shared_experts";
   one.keys.normalize_topk = "norm_topk_prob";
   one.keys.routed_scale = "routed_scaling_factor";
+  one.keys.expert_groups = "n_group";
+  one.keys.groups_per_token = "topk_group";
   one.experts = true;
   one.shared_expert = true;
   one.tensors = expert_tensors();
@@ -128,8 +130,6 @@ void set_deepseek_experts(Architecture& one, const std::string& title) {
 
 /// Adds a router by sigmoids.
 void set_sigmoid_router(Architecture& one) {
-  one.keys.expert_groups = "n_group";
-  one.keys.groups_per_token = "topk_group";
   one.sigmoid_router = true;
   one.extra_layers = "num_nextn_predict_layers";
   one.tensors["mlp.router.correction"] = {"mlp.gate.e_score_correction_bias"};
@@ -399,9 +399,9 @@ Family llama() {
     set_latent_attention(one);
     one.fixed = {{"attention_bias", false, biases},
                  {"mlp_bias", false},
-                 {"norm_topk_prob", false, ": the Transformers library ignores it"},
-                 {"topk_method", "greedy"}};
-    one.written = R"({"attention_bias": false, "mlp_bias": false, "topk_method": "greedy"})";
+                 {"norm_topk_prob", false, ": the Transformers library ignores it"}};
+    one.written = R"({"attention_bias": false, "mlp_bias": false})";
+    one.keys.choice = "topk_method";
     one.limits.push_back(
         {Kind::softmax_of_all, "gates of DeepSeek-V2 are the softmax of all logits"});
     one.limits.push_back({Kind::heads_divide_hidden, "DeepSeek-V2's heads divide its hidden_size"});

@@ -147,6 +147,8 @@ class ConfigWriter {
               model_.qk_norm_joint == architecture_.joint_qk_norm,
           "no architecture has this choice of a router, of a shared expert, and of norms of "
           "queries and keys over all heads");
+    needs(model_.expert_groups == 1 || !names_.expert_groups.empty(), "{} has no expert_groups",
+          architecture_.model_type);
     needs(model_.routed_scale == 1.0 || !names_.routed_scale.empty(), "{} has no routed_scale",
           architecture_.model_type);
     for (const Limit& limit : architecture_.limits)
@@ -191,7 +193,10 @@ class ConfigWriter {
     if (const std::string& number = names_.shared_experts; !number.empty())
       config_[number] = model_.shared_expert_ffn_size / model_.expert_ffn_size;
     if (!names_.routed_scale.empty()) config_[names_.routed_scale] = model_.routed_scale;
-    if (!names_.expert_groups.empty()) {
+    const bool by_groups = names_.choice.empty() || model_.expert_groups > 1;
+    if (!names_.choice.empty())
+      config_[names_.choice] = by_groups ? "group_limited_greedy" : "greedy";
+    if (!names_.expert_groups.empty() && by_groups) {
       config_[names_.expert_groups] = model_.expert_groups;
       config_[names_.groups_per_token] = model_.groups_per_token;
     }

@@ -42,34 +42,58 @@ struct LogitOrder {
   constexpr float operator()(int expert) const { return order_of(logits[expert]); }
 };
 
-/// Corrected scores of the experts in some groups; experts of other groups come last.
-struct ScoreOrder {
+struct CorrectedOrder {
   const float *logits, *correction;
-  int group_size;
-  std::uint64_t groups;  ///< a bit per group
 
   constexpr float operator()(int expert) const {
-    if ((groups >> (expert / group_size) & 1) == 0) return -INFINITY;
     return order_of(sigmoid(logits[expert]) + (correction != nullptr ? correction[expert] : 0.0f));
   }
 };
 
-/// The sum of a group's two largest corrected scores.
+/// A group by its largest value, or by the sum of its two largest ones.
+template <class Order>
 struct GroupOrder {
-  ScoreOrder scores;
+  Order values;
+  int group_size;
+  bool by_two;
 
   constexpr float operator()(int group) const {
     float largest = -INFINITY, second = -INFINITY;
-    for (int i = 0; i < scores.group_size; ++i) {
-      const float score = scores(group * scores.group_size + i);
-      if (score > largest)
-        second = largest, largest = score;
-      else if (score > second)
-        second = score;
+    for (int i = 0; i < group_size; ++i) {
+      const float value = values(group * group_size + i);
+      if (value > largest)
+        second = largest, largest = value;
+      else if (value > second)
+        second = value;
     }
-    return largest + second;
+    return by_two ? largest + second : largest;
   }
 };
+
+/// Experts of some groups; those of other groups come last.
+template <class Order>
+struct InGroups {
+  Order values;
+  int group_size;
+  std::uint64_t groups;  ///< a bit per group
+
+  constexpr float operator()(int expert) const {
+    return (groups >> (expert / group_size) & 1) == 0 ? -INFINITY : values(expert);
+  }
+};
+
+template <class Order>
+constexpr void choose_in_groups(const Order& values, const Router& router, int num_experts,
+                                int chosen, std::int32_t* experts) {
+  if (router.chosen_groups == router.groups) return choose(values, num_experts, chosen, experts);
+  const int size = num_experts / router.groups;
+  std::int32_t groups[most_expert_groups] = {};
+  choose(GroupOrder<Order>{values, size, router.sigmoid}, router.groups, router.chosen_groups,
+         groups);
+  std::uint64_t bits = 0;
+  for (int i = 0; i < router.chosen_groups; ++i) bits |= std::uint64_t{1} << groups[i];
+  choose(InGroups<Order>{values, size, bits}, num_experts, chosen, experts);
+}
 
 /// See choose_experts.
 ///
@@ -77,15 +101,11 @@ struct GroupOrder {
 /// @param experts  [k] rising
 constexpr void choose_experts_of(const float* logits, const Router& router, int num_experts,
                                  int chosen, std::int32_t* experts) {
-  if (!router.sigmoid) return choose(LogitOrder{logits}, num_experts, chosen, experts);
-  ScoreOrder scores{logits, router.correction, num_experts / router.groups, ~std::uint64_t{0}};
-  if (router.chosen_groups < router.groups) {
-    std::int32_t groups[most_expert_groups] = {};
-    choose(GroupOrder{scores}, router.groups, router.chosen_groups, groups);
-    scores.groups = 0;
-    for (int i = 0; i < router.chosen_groups; ++i) scores.groups |= std::uint64_t{1} << groups[i];
-  }
-  choose(scores, num_experts, chosen, experts);
+  if (router.sigmoid)
+    choose_in_groups(CorrectedOrder{logits, router.correction}, router, num_experts, chosen,
+                     experts);
+  else
+    choose_in_groups(LogitOrder{logits}, router, num_experts, chosen, experts);
 }
 
 /// The softmax of some logits.

@@ -26,12 +26,10 @@ void needs(bool holds, fmt::format_string<Args...> format, Args&&... args) {
 
 void check_router(const Config& m) {
   const bool sigmoid = m.router == RouterKind::sigmoid;
-  needs(m.num_experts > 0 || (!sigmoid && m.routed_scale == 1.0),
-        "router = \"sigmoid\" and routed_scale need num_experts");
-  needs(sigmoid || (m.expert_groups == 1 && m.groups_per_token == 1),
-        "expert_groups and groups_per_token need router = \"sigmoid\"");
+  needs(m.num_experts > 0 || (!sigmoid && m.routed_scale == 1.0 && m.expert_groups == 1),
+        "router = \"sigmoid\", routed_scale and expert_groups need num_experts");
   needs(sigmoid || m.balance_rate == 0.0, "balance = \"bias\" needs router = \"sigmoid\"");
-  if (!sigmoid || m.expert_groups == 1) {
+  if (m.expert_groups == 1) {
     needs(m.groups_per_token == 1, "groups_per_token = {} must be at most expert_groups = 1",
           m.groups_per_token);
     return;
@@ -440,8 +438,10 @@ std::string text(const Config& m) {
   if (m.num_experts > 0)
     line += fmt::format(" experts={}/{}{}", m.num_experts, m.experts_per_token,
                         m.normalize_topk ? "" : "/all");
-  if (m.router == RouterKind::sigmoid)
-    line += fmt::format(" router=sigmoid/{}/{}", m.expert_groups, m.groups_per_token);
+  const bool sigmoid = m.router == RouterKind::sigmoid;
+  if (sigmoid || m.expert_groups > 1)
+    line += fmt::format(" router={}/{}/{}", sigmoid ? "sigmoid" : "softmax", m.expert_groups,
+                        m.groups_per_token);
   if (m.routed_scale != 1.0) line += fmt::format(" routed_scale={}", m.routed_scale);
   if (m.first_dense_layers > 0)
     line += fmt::format(" dense={}x{}", m.first_dense_layers, m.ffn_size);

@@ -510,6 +510,14 @@ void set_router(ConfigFile& file, KeyWriter& out, const Architecture& architectu
     out.set("routed_scale", &Keys::routed_scale, file.number(names.routed_scale),
             names.routed_scale);
   if (names.expert_groups.empty()) return;
+  if (!names.choice.empty()) {
+    const std::string choice = file.word(names.choice);
+    const bool by_groups = choice == "group_limited_greedy";
+    file.needs(by_groups || choice == "greedy",
+               "'{}' must be greedy or group_limited_greedy, found \"{:.40}\"", names.choice,
+               choice);
+    if (!by_groups) return;
+  }
   out.set("expert_groups", &Keys::expert_groups, file.size(names.expert_groups),
           names.expert_groups);
   out.set("groups_per_token", &Keys::groups_per_token, file.size(names.groups_per_token),

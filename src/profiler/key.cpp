@@ -102,8 +102,9 @@ std::string describe(const model::Config& m, const Shapes& shapes) {
     experts =
         fmt::format(" E{}k{} load {:g}", m.num_experts, m.experts_per_token, m.rank_load_factor);
   if (m.first_dense_layers > 0) experts += fmt::format(" dense F{}", m.ffn_size);
-  if (m.router == model::RouterKind::sigmoid)
-    experts += fmt::format(" sigmoid {}", m.expert_groups);
+  const bool sigmoid = m.router == model::RouterKind::sigmoid;
+  if (sigmoid || m.expert_groups > 1)
+    experts += fmt::format(" {} {}", sigmoid ? "sigmoid" : "softmax", m.expert_groups);
   if (m.shared_expert_ffn_size > 0)
     experts +=
         fmt::format(" shared {}{}", m.shared_expert_ffn_size, m.shared_expert_gate ? " gated" : "");
