@@ -11,6 +11,7 @@
 #include "base/error.hpp"
 #include "base/files.hpp"
 #include "llama_deck.hpp"
+#include "refusal.hpp"
 
 namespace brume::interop {
 namespace {
@@ -116,11 +117,34 @@ TEST_F(Megatron, SaysTheExperts) {
   EXPECT_NE(refusal().find("normalize_topk"), std::string::npos);
   model.normalize_topk = false;
   EXPECT_EQ(value("--moe-router-pre-softmax"), "");
+  EXPECT_EQ(value("--moe-router-topk-scaling-factor"), "-");
   model.routed_scale = 2.5;
-  EXPECT_NE(refusal().find("routed_scale"), std::string::npos);
-  model.routed_scale = 1.0;
+  EXPECT_EQ(value("--moe-router-topk-scaling-factor"), "2.5");
+}
+
+TEST_F(Megatron, SaysTheRouter) {
+  model.num_experts = 8;
+  model.experts_per_token = 4;
+  model.expert_ffn_size = 3584;
+  EXPECT_EQ(value("--moe-shared-expert-intermediate-size"), "-");
+  model.shared_expert_ffn_size = 7168;
+  EXPECT_EQ(value("--moe-shared-expert-intermediate-size"), "7168");
+  EXPECT_EQ(value("--moe-shared-expert-gate"), "-");
+  model.shared_expert_gate = true;
+  EXPECT_EQ(value("--moe-shared-expert-gate"), "");
+  model.expert_groups = 4;
+  model.groups_per_token = 2;  // it adds up two logits of a group, which sigmoids do here
+  EXPECT_NE(refusal().find("2 of 4 groups with experts_per_token = 4"), std::string::npos);
   model.router = model::RouterKind::sigmoid;
-  EXPECT_NE(refusal().find("router = \"sigmoid\""), std::string::npos);
+  EXPECT_EQ(value("--moe-router-score-function"), "sigmoid");
+  EXPECT_EQ(value("--moe-router-num-groups"), "4");
+  EXPECT_EQ(value("--moe-router-group-topk"), "2");
+  EXPECT_EQ(value("--moe-router-enable-expert-bias"), "");
+  EXPECT_EQ(value("--moe-router-bias-update-rate"), "0");
+  model.balance_rate = 0.001;
+  EXPECT_EQ(value("--moe-router-bias-update-rate"), "0.001");
+  model.normalize_topk = false;
+  EXPECT_NE(refusal().find("normalize_topk = false of sigmoids"), std::string::npos);
 }
 
 TEST_F(Megatron, SaysThePlan) {
@@ -372,6 +396,59 @@ TEST_F(MegatronArguments, OfExpertsComeBack) {
     }
 }
 
+TEST_F(MegatronArguments, OfLatentAttentionAndSigmoidsComeBack) {
+  plan.stages[0].stored_layers = 8;
+  deck::ModelKeys& keys = deck.model;
+  keys.num_kv_heads = 0, keys.num_experts = 16, keys.expert_ffn_size = 640;
+  keys.head_dim = 48, keys.rotary_dim = 16, keys.v_head_dim = 32, keys.kv_lora_rank = 64;
+  keys.rope_scaling = {};
+  keys.shared_expert_ffn_size = 1280, keys.routed_scale = 2.5;
+  for (const bool all : {true, false}) {
+    keys.q_lora_rank = all ? 96 : 0;
+    keys.router = all ? "sigmoid" : "softmax";
+    keys.balance = all ? "bias" : "none";
+    keys.shared_expert_gate = !all;
+    keys.experts_per_token = all ? 4 : 2;
+    keys.expert_groups = 4, keys.groups_per_token = 2;
+    keys.rope_scaling.kind = all ? "yarn" : "none";
+    keys.rope_scaling.factor = 40.0;
+    keys.rope_scaling.original_seq_len = 4096;
+    keys.rope_scaling.mscale = keys.rope_scaling.mscale_all_dim = 0.707;
+    model = model::config(keys, "bf16");
+    const MegatronJob job = read(megatron_script(deck, model, plan));
+    const model::Config found = model::config(job.deck.model, job.deck.training.precision);
+    EXPECT_EQ(model::text(found), model::text(model));
+    EXPECT_EQ(plan::text(job.plan), plan::text(plan));
+    EXPECT_EQ(found.balance_rate, model.balance_rate);
+    EXPECT_EQ(found.score_scale(), model.score_scale());
+    EXPECT_EQ(job.notes, std::vector<std::string>{});
+  }
+  keys.rope_scaling = {.kind = "yarn", .factor = 40.0, .original_seq_len = 8192};
+  model = model::config(keys, "bf16");
+  EXPECT_NE(test::refusal([&] {
+              megatron_script(deck, model, plan);
+            }).find("yarn scaling of other than original_seq_len = 4096"),
+            std::string::npos);
+}
+
+TEST_F(MegatronArguments, OfLatentAttentionAreReadOrRefusedByName) {
+  const std::string latent =
+      few +
+      std::string(
+          "--swiglu --normalization RMSNorm --disable-bias-linear --position-embedding-type "
+          "rope --multi-latent-attention --kv-channels 128 --untie-embeddings-and-output-weights ");
+  const MegatronJob job = read(latent + "--qk-layernorm");
+  const model::Config found = model::config(job.deck.model, "bf16");
+  EXPECT_EQ(std::tuple(found.kv_lora_rank, found.q_lora_rank, found.v_head_dim(), found.head_dim(),
+                       found.rotary_dim(), found.qk_norm),
+            std::tuple(32, 0, 128, 192, 64, false));
+  EXPECT_EQ(found.rope_scaling.kind, model::RopeScaling::Kind::none);
+  EXPECT_NE(refusal_of(latent).find("--qk-layernorm"), std::string::npos);
+  EXPECT_NE(refusal_of(latent + "--qk-layernorm --rotary-scaling-factor 4 --mscale 0.7")
+                .find("--mscale 0.7"),
+            std::string::npos);
+}
+
 TEST_F(MegatronArguments, OfExpertsAreReadOrRefusedByName) {
   const std::string dense =
       few + std::string(
@@ -386,11 +463,11 @@ TEST_F(MegatronArguments, OfExpertsAreReadOrRefusedByName) {
   EXPECT_TRUE(notes(job, "--moe-router-dtype: a router computes in fp32"));
   for (const char* argument :
        {"--expert-model-parallel-size 2", "--expert-tensor-parallel-size 1",
-        "--moe-expert-capacity-factor 1.5", "--moe-shared-expert-intermediate-size 64",
-        "--moe-router-enable-expert-bias", "--moe-router-num-groups 2",
-        "--moe-router-topk-scaling-factor 2.5", "--moe-router-load-balancing-type sinkhorn",
+        "--moe-expert-capacity-factor 1.5", "--moe-shared-expert-intermediate-size 0",
+        "--moe-router-group-topk 2", "--moe-router-group-topk 1 --moe-router-num-groups 2",
+        "--moe-router-topk-scaling-factor 0", "--moe-router-load-balancing-type sinkhorn",
         "--moe-router-load-balancing-type aux_loss --moe-aux-loss-coeff 0.01",
-        "--moe-router-score-function sigmoid", "--moe-layer-freq 2",
+        "--moe-router-score-function sqrtsoftplus", "--moe-layer-freq 2",
         "--moe-layer-freq ([0]*1+[1]*4)", "--moe-layer-freq ([1]*3+[0]*1)",
         "--moe-router-topk 0"}) {
     const std::string found = refusal_of(experts + argument), all = argument;
@@ -402,7 +479,10 @@ TEST_F(MegatronArguments, OfExpertsAreReadOrRefusedByName) {
         "--expert-model-parallel-size 2 --expert-tensor-parallel-size 1",
         "--expert-model-parallel-size 4 --expert-tensor-parallel-size 1",
         "--moe-router-load-balancing-type aux_loss", "--moe-aux-loss-coeff 0",
-        "--moe-router-score-function softmax --moe-layer-freq 1"})
+        "--moe-router-score-function softmax --moe-layer-freq 1",
+        "--moe-shared-expert-intermediate-size 64 --moe-router-topk-scaling-factor 2.5",
+        "--moe-router-score-function sigmoid --moe-router-enable-expert-bias",
+        "--moe-router-score-function sigmoid --moe-router-group-topk 1 --moe-router-num-groups 4"})
     EXPECT_EQ(refusal_of(experts + argument), "") << argument;
   EXPECT_NE(refusal_of(dense + "--expert-model-parallel-size 2").find("has no experts"),
             std::string::npos);

@@ -11,6 +11,7 @@
 #include "given_arguments.hpp"
 #include "hardware/cluster.hpp"
 #include "interop/megatron.hpp"
+#include "megatron_rules.hpp"
 #include "pipeline_layout.hpp"
 #include "plan/shapes.hpp"
 
@@ -21,16 +22,11 @@ namespace {
 /// value that changes nothing; none: each does.
 constexpr std::pair<const char*, const char*> unlike[] = {
     {"moe-expert-capacity-factor", ""},
-    {"moe-shared-expert-intermediate-size", ""},
     {"moe-latent-size", ""},
-    {"moe-router-enable-expert-bias", ""},
-    {"moe-router-num-groups", ""},
-    {"moe-router-topk-scaling-factor", "1"},
     {"moe-router-force-load-balancing", ""},
     {"moe-input-jitter-eps", "0"},
     {"moe-apply-probs-on-input", ""},
     {"hierarchical-context-parallel-sizes", ""},
-    {"multi-latent-attention", ""},
     {"mtp-num-layers", "0"},
     {"hybrid-layer-pattern", ""},
     {"heterogeneous-layers-config-path", ""},
@@ -115,7 +111,10 @@ class DeckText {
     line("model.num_heads", given_.needed<int>("num-attention-heads"));
     line<std::int64_t>("model.ffn_size", "ffn-hidden-size", 1,
                        gated ? std::int64_t{8} * hidden / 3 / 64 * 64 : std::int64_t{4} * hidden);
-    line<int>("model.head_dim", "kv-channels", 1);
+    if (given_.has("multi-latent-attention"))
+      add_latent();
+    else
+      line<int>("model.head_dim", "kv-channels", 1);
     if (given_.has("group-query-attention"))
       line<int>("model.num_kv_heads", "num-query-groups", 1, 1);
     line("model.seq_len", given_.needed<int>("seq-length"));
@@ -126,7 +125,8 @@ class DeckText {
     const bool bias = !given_.has("disable-bias-linear");
     line("model.linear_bias", bias);
     line("model.qkv_bias", given_.has("add-qkv-bias") || bias);
-    if (given_.has("qk-layernorm")) line("model.qk_norm", true);
+    if (given_.has("qk-layernorm") && !given_.has("multi-latent-attention"))
+      line("model.qk_norm", true);
     line<double>("model.norm_eps",
                  given_.has("norm-epsilon") ? "norm-epsilon" : "layernorm-epsilon", 0.0);
     line<double>("model.rope_theta", "rotary-base", 1.0);
@@ -142,11 +142,64 @@ class DeckText {
             fmt::format("--{} {} is left out: dropout is always 0 here", dropout, share));
   }
 
+  /// Its norms of latent features are --qk-layernorm.
+  void add_latent() {
+    if (!given_.has("qk-layernorm"))
+      given_.refuse("--multi-latent-attention: Brume norms latent features (--qk-layernorm)");
+    for (const char* name : {"kv-channels", "num-query-groups"}) given_.text(name);
+    line<int>("model.kv_lora_rank", "kv-lora-rank", 1, 32);
+    line<int>("model.q_lora_rank", "q-lora-rank", 1);
+    line<int>("model.v_head_dim", "v-head-dim", 1, 128);
+    const std::int64_t turned = given_.number<int>("qk-pos-emb-head-dim").value_or(64);
+    line("model.rotary_dim", turned);
+    line("model.head_dim", given_.number<int>("qk-head-dim").value_or(128) + turned);
+    const std::string kind = given_.text("rope-type").value_or("yarn");
+    if (kind != "yarn" && kind != "rope")
+      given_.refuse("--rope-type {:.80}: it is yarn or rope", kind);
+    const double factor = given_.number<double>("rotary-scaling-factor", 1.0).value_or(1.0);
+    const double mscale = given_.number<double>("mscale", 0.0).value_or(1.0),
+                 all_dim = given_.number<double>("mscale-all-dim", 0.0).value_or(0.0);
+    if (kind == "rope" || factor == 1.0) return;
+    if (all_dim == 0.0 && mscale != 1.0)
+      given_.refuse("--mscale {}: without --mscale-all-dim it is 1 here", mscale);
+    line("model.rope_scaling.kind", kind);
+    line("model.rope_scaling.factor", factor);
+    line("model.rope_scaling.original_seq_len", 4096);
+    if (all_dim == 0.0) return;
+    line("model.rope_scaling.mscale", mscale);
+    line("model.rope_scaling.mscale_all_dim", all_dim);
+  }
+
+  void add_router(int experts_per_token) {
+    const std::string score = given_.text("moe-router-score-function").value_or("softmax");
+    if (score != "softmax" && score != "sigmoid")
+      given_.refuse("--moe-router-score-function {:.80}: Brume has softmax and sigmoid", score);
+    const bool sigmoid = score == "sigmoid", first = given_.has("moe-router-pre-softmax");
+    line("model.router", score);
+    line("model.normalize_topk", sigmoid ? experts_per_token > 1 : !first);
+    line<double>("model.routed_scale", "moe-router-topk-scaling-factor", 1e-6);
+    const bool corrects = given_.has("moe-router-enable-expert-bias");
+    const double rate = given_.number<double>("moe-router-bias-update-rate", 0.0).value_or(1e-3);
+    if (corrects && rate > 0.0) {
+      line("model.balance", std::string("bias"));
+      line("model.balance_rate", rate);
+    }
+    const int groups = given_.number<int>("moe-router-group-topk", 0).value_or(0);
+    const std::optional<int> of = given_.number<int>("moe-router-num-groups");
+    if (groups == 0) return;
+    if (!of) given_.refuse("--moe-router-group-topk needs --moe-router-num-groups");
+    line("model.expert_groups", *of);
+    line("model.groups_per_token", groups);
+  }
+
   void add_experts() {
     line("model.num_experts", given_.needed<int>("num-experts"));
-    line<int>("model.experts_per_token", "moe-router-topk", 1, 2);
+    const int experts_per_token = given_.number<int>("moe-router-topk").value_or(2);
+    line("model.experts_per_token", experts_per_token);
     line<std::int64_t>("model.expert_ffn_size", "moe-ffn-hidden-size", 1);
-    line("model.normalize_topk", !given_.has("moe-router-pre-softmax"));
+    add_router(experts_per_token);
+    line<int>("model.shared_expert_ffn_size", "moe-shared-expert-intermediate-size", 1);
+    if (given_.has("moe-shared-expert-gate")) line("model.shared_expert_gate", true);
     line<double>("model.z_loss", "moe-z-loss-coeff", 0.0);
     const double balance = given_.number<double>("moe-aux-loss-coeff", 0.0).value_or(0.0);
     const std::string balancing =
@@ -157,12 +210,11 @@ class DeckText {
       given_.refuse(
           "--moe-router-load-balancing-type {:.80}: Brume balances experts by seq_aux_loss or none",
           balancing);
-    if (const auto score = given_.text("moe-router-score-function"); score && score != "softmax")
-      given_.refuse("--moe-router-score-function {:.80}: Brume reads softmax only", *score);
     add_dense_layers();
     if (given_.text("moe-router-dtype") != "fp32")
       notes_.push_back("--moe-router-dtype: a router computes in fp32 in Brume");
-    for (const char* way : {"moe-token-dispatcher-type", "moe-grouped-gemm", "moe-permute-fusion"})
+    for (const char* way : {"moe-token-dispatcher-type", "moe-grouped-gemm", "moe-permute-fusion",
+                            "moe-shared-expert-overlap", "moe-router-fusion"})
       given_.has(way);
   }
 
@@ -441,6 +493,13 @@ MegatronJob read_megatron(const std::string& path, const std::vector<std::string
     given.refuse("say which machine it runs on, for example by --set cluster.machine=dgx-h100");
   job.deck = deck::parse(text.text(), "the deck made of " + path, sets);
   const model::Config model = model::config(job.deck.model, job.deck.training.precision);
+  if (!chooses_groups_alike(model))
+    given.refuse(
+        "--moe-router-group-topk {} with --moe-router-topk {}: Megatron-LM adds up {} "
+        "scores of a group, Brume {}",
+        model.groups_per_token, model.experts_per_token,
+        model.experts_per_token / model.groups_per_token,
+        model.router == model::RouterKind::sigmoid ? 2 : 1);
   const hardware::Cluster cluster = hardware::cluster(job.deck.cluster);
   job.plan = read_plan(given, job.deck, model, cluster, job.notes);
   plan::check(job.plan, model, cluster);
