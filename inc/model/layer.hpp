@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -303,6 +304,11 @@ struct Operator {
 
   bool in_place() const { return read == written; }
 };
+
+/// Whether measured dims {N, T, heads, head_dim} of attention to kept keys are those of a prompt: N
+/// tokens of one sequence, which see T = N / 2 in the mean. Else N sequences have a token each,
+/// which sees T.
+constexpr bool is_prompt(std::span<const std::int64_t> dims) { return dims[0] > dims[1]; }
 
 /// A kernel call of a backward.
 struct BackwardCall {

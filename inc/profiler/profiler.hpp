@@ -16,9 +16,16 @@ namespace brume::profiler {
 
 using model::Split;
 
+/// A pass of a model that generates, Config::generates(), and the part of it that a rank computes.
+struct Pass {
+  model::Config model;
+  Split split;
+};
+
 /// Shapes that a search may need: the profiler measures these and no others.
 struct Shapes {
-  std::vector<Split> splits;
+  std::vector<Split> splits;  ///< the parts that a training computes
+  std::vector<Pass> passes = {};
   std::vector<int> groups;                            ///< ranks of collectives, from 2 to all
   std::optional<std::string> scratch = std::nullopt;  ///< directory on the disk; none: no disk
   double longest_s = infinity;  ///< a measurement that takes longer is refused

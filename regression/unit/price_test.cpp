@@ -175,6 +175,33 @@ TEST(Price, AStoredBackwardMakesNothingAgain) {
       1e-6 + copy_s, 1e-15);
 }
 
+// FLOPs at the speed of a prompt, or keys and values at that of single tokens.
+TEST(Price, AttentionToKeptKeysHasRowsOfPromptsAndOfTokens) {
+  hardware::Profile profile;
+  profile.flops_per_s = profile.bytes_per_s = 1e12;
+  // {N, T, heads, D}: 4 N T heads D FLOPs; 2 N heads D (T / 2 + 1) values of 4 bytes, of which two
+  // heads share a key.
+  profile.operators = {{.kind = "cached_attention", .dims = {512, 256, 4, 8}, .forward_s = 1e-3},
+                       {.kind = "cached_attention", .dims = {16, 256, 4, 8}, .forward_s = 2e-3}};
+  model::Config model{.family = &model::family("llama"),
+                      .num_layers = 1,
+                      .hidden_size = 32,
+                      .num_heads = 4,
+                      .num_kv_heads = 2,
+                      .ffn_size = 64,
+                      .seq_len = 256,
+                      .vocab_size = 96};
+  const auto seconds = [&](int tokens, int sequences) {
+    return cached_attention_s(
+        model::generating(model, {.tokens = tokens, .sequences = sequences, .blocks = 1}), profile,
+        model::SegmentKind::attention, {});
+  };
+  EXPECT_NEAR(seconds(16, 16), 2e-3, 1e-12);
+  EXPECT_NEAR(seconds(8, 8), 1e-3, 1e-12);
+  EXPECT_NEAR(seconds(512, 1), 1e-3, 1e-12);
+  EXPECT_NEAR(seconds(1024, 1), 2e-3, 1e-12);
+}
+
 // 2 x 32 tokens go to 2 of 8 experts each: 128 copies, 16 a matrix. Ranks with whole experts have
 // 2 matrices of as many rows; the most loaded one is expected to have half as many rows more.
 TEST(Price, WholeExpertsHaveTheRowsOfTheMostLoadedRank) {

@@ -148,6 +148,37 @@ TEST(Profiler, ProductsInEightBitsHaveRowsOfTheirOwn) {
   EXPECT_EQ(profile.host_updates_per_s > 0.0, device::on_device());
 }
 
+// Passes of one and of 32 tokens: products of few rows, logits, and attention to kept keys.
+TEST(Profiler, PassesOfGenerationAreMeasuredForward) {
+  Shapes shapes{.splits = {}, .groups = {}};
+  for (const int tokens : {1, 32})
+    shapes.passes.push_back(
+        {.model = model::generating(tiny, {.tokens = tokens, .sequences = tokens, .blocks = 1}),
+         .split = {}});
+  const hardware::Profile profile = measure_alone(tiny, shapes, 1LL << 30);
+  std::map<std::string, std::set<std::vector<std::int64_t>>> rows;
+  for (const hardware::OperatorRow& row : profile.operators) {
+    rows[row.kind].insert(row.dims);
+    EXPECT_GT(row.forward_s, 0.0) << row.kind;
+    EXPECT_EQ(row.backward_s, 0.0) << row.kind;
+  }
+  using Rows = std::set<std::vector<std::int64_t>>;
+  EXPECT_EQ(rows["matmul"], (Rows{{1, 192, 64},
+                                  {1, 64, 64},
+                                  {1, 256, 64},
+                                  {1, 64, 256},
+                                  {32, 192, 64},
+                                  {32, 64, 64},
+                                  {32, 256, 64},
+                                  {32, 64, 256}}));
+  EXPECT_EQ(rows["logits"], (Rows{{1, 96, 64}, {32, 96, 64}}));
+  EXPECT_EQ(rows["cached_attention"], (Rows{{32, 16, 4, 16}, {16, 32, 4, 16}}));
+  EXPECT_FALSE(rows.contains("attention") || rows.contains("update"));
+  comm::run_local(1, [&](comm::Communicator& world) {
+    EXPECT_NE(key(world, 1, 1, tiny, shapes).model, key(world, 1, 1, tiny, {}).model);
+  });
+}
+
 // A parameter takes 30 bytes of memory, which no computer moves 1e12 times a second.
 TEST(ProfilerBench, UpdatesOfTheHostHaveARate) {
   model::Config model = tiny;

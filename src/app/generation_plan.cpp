@@ -11,14 +11,14 @@
 #include <vector>
 
 #include "base/error.hpp"
+#include "base/numbers.hpp"
 #include "base/text.hpp"
 #include "engine/generator.hpp"
 #include "inference.hpp"
+#include "plan/shapes.hpp"
 
 namespace brume::app {
 namespace {
-
-constexpr int host_pass_tokens = 1024, device_pass_tokens = 2048;
 
 /// Bytes of all layers' key caches on a rank of a stage.
 double key_bytes(const plan::Stage& stage, const model::Config& model) {
@@ -85,7 +85,7 @@ class Choice {
     model::Config model = model_;
     model.seq_len = tokens_;
     const std::int64_t longest = std::min<std::int64_t>(
-        needs_.on_device ? device_pass_tokens : host_pass_tokens,
+        longest_pass(needs_.on_device),
         std::int64_t{needs_.batch} * tokens_);  // all tokens of all sequences
     model::Generation sizes{
         .tokens = int(round_up(std::max<std::int64_t>(longest, needs_.batch), tp)),
@@ -142,6 +142,17 @@ class Choice {
 };
 
 }  // namespace
+
+int longest_pass(bool on_device) { return on_device ? 2048 : 1024; }
+
+std::vector<int> copy_widths(const hardware::NodeGroup& nodes, const deck::SearchKeys& search) {
+  std::vector<int> widths = divisors(nodes.devices());
+  std::erase_if(widths, [&](int tp) {
+    const bool parts_node = tp > nodes.devices_per_node && tp % nodes.devices_per_node != 0;
+    return parts_node || !plan::allows(search.tp, tp);
+  });
+  return widths;
+}
 
 double GenerationPlan::cache_bytes() const { return key_bytes(plan.stages.front(), model); }
 

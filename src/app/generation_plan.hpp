@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "comm/communicator.hpp"
 #include "device/device.hpp"
@@ -20,6 +21,12 @@ enum class Copies {
   fewest_ranks,  ///< for many answers at once
   widest         ///< as many as the model can be cut over: for one answer at once
 };
+
+/// Tokens of the longest pass.
+int longest_pass(bool on_device);
+
+/// The numbers of ranks that may hold a copy, on all of these nodes.
+std::vector<int> copy_widths(const hardware::NodeGroup& nodes, const deck::SearchKeys& search);
 
 /// What a generation needs, and may use.
 struct GenerationNeeds {

@@ -64,8 +64,8 @@ struct CommandLine {
   app::ChatOptions chat;
   app::ReportOptions report;
   app::PlanOptions plan;
-  app::DeckOptions check, profile;
-  std::string profile_output;
+  app::DeckOptions check;
+  app::ProfileOptions profile;
   app::SelftestOptions selftest;
   app::InitOptions init;
   app::KeysOptions keys;
@@ -399,6 +399,13 @@ struct CommandLine {
     verb_report->callback([this] { verb = [this] { return app::report(report); }; });
   }
 
+  static void add_purpose(CLI::App* verb, std::string& purpose, const char* help) {
+    verb->add_option("--for", purpose, help)
+        ->type_name("WORK")
+        ->check(CLI::IsMember({"training", "generation"}))
+        ->capture_default_str();
+  }
+
   void add_planning() {
     CLI::App* verb_plan =
         cli.add_subcommand("plan", "Search the fastest plan; needs no MPI launch and no GPU");
@@ -406,10 +413,7 @@ struct CommandLine {
     verb_plan
         ->add_option("-o,--output", plan.output, "Write the plan here (default: standard output)")
         ->type_name("FILE");
-    verb_plan->add_option("--for", plan.purpose, "Work that the plan is for")
-        ->type_name("WORK")
-        ->check(CLI::IsMember({"training", "generation"}))
-        ->capture_default_str();
+    add_purpose(verb_plan, plan.purpose, "Work that the plan is for");
     verb_plan->add_option("--top", plan.top, "Number of next best plans to show")
         ->type_name("K")
         ->check(CLI::Range(1, 1000));
@@ -459,11 +463,11 @@ struct CommandLine {
     CLI::App* verb_profile = cli.add_subcommand(
         "profile", "Measure this cluster for a deck's model; under mpirun or srun");
     app::add_deck(verb_profile, profile);
-    verb_profile->add_option("-o,--output", profile_output, "Profile to write")
+    add_purpose(verb_profile, profile.purpose, "Work whose times are measured");
+    verb_profile->add_option("-o,--output", profile.output, "Profile to write")
         ->required()
         ->type_name("FILE");
-    verb_profile->callback(
-        [this] { verb = [this] { return app::profile(profile, profile_output); }; });
+    verb_profile->callback([this] { verb = [this] { return app::profile(profile); }; });
 
     CLI::App* verb_selftest = cli.add_subcommand(
         "selftest",

@@ -461,14 +461,15 @@ int check(const DeckOptions& options) {
   return 0;
 }
 
-int profile(const DeckOptions& options, const std::string& output) {
+int profile(const ProfileOptions& options) {
   return on_all_ranks([&](comm::Session& session, comm::Communicator& world) {
     const deck::Deck deck = load_deck(world, session.ranks_per_node(), options.deck, options.sets);
     kernels::allow_tf32(deck.training.tf32);
     const hardware::Profile measured = measure_profile(
-        world, session.ranks_per_node(), deck, model::config(deck.model, deck.training.precision));
+        world, session.ranks_per_node(), deck, model::config(deck.model, deck.training.precision),
+        purpose_of(options.purpose));
     comm::together(world, [&] {
-      if (world.rank() == 0) hardware::save_profile(measured, output);
+      if (world.rank() == 0) hardware::save_profile(measured, options.output);
     });
     return 0;
   });

@@ -81,12 +81,9 @@ class Search {
   /// @throws Error(infeasible) if there is none
   std::vector<Candidate> run() {
     const hardware::NodeGroup& nodes = given_.cluster.groups[0];
-    for (const int tp : divisors(nodes.devices())) {
-      if (tp > nodes.devices_per_node && tp % nodes.devices_per_node != 0) continue;
-      if (!plan::allows(given_.deck.search.tp, tp)) continue;
+    for (const int tp : copy_widths(nodes, given_.deck.search))
       for (int batch = 1; batch <= most_sequences && !out_of_time(); batch *= 2)
         if (!consider(tp, batch)) break;
-    }
     require(!found_.empty(), Failure::infeasible,
             "no number of ranks holds the model ({}): more memory, more devices or a smaller "
             "precision are needed",

@@ -10,6 +10,7 @@
 #include "comm/agree.hpp"
 #include "device/device.hpp"
 #include "device/memory.hpp"
+#include "generation_plan.hpp"
 #include "hardware/cluster.hpp"
 #include "kernels/types.hpp"
 #include "plan/shapes.hpp"
@@ -20,7 +21,7 @@ namespace {
 
 /// The shapes that the search of this deck may ask for. Times of groups of other sizes follow from
 /// those of the nearest one.
-profiler::Shapes shapes(const deck::Deck& deck, const model::Config& model) {
+profiler::Shapes training_shapes(const deck::Deck& deck, const model::Config& model) {
   const hardware::Cluster cluster = hardware::cluster(deck.cluster);
   std::set<profiler::Split> splits;
   std::set<int> groups;
@@ -38,29 +39,53 @@ profiler::Shapes shapes(const deck::Deck& deck, const model::Config& model) {
   return shapes;
 }
 
+/// Passes of all lengths of all numbers of ranks that may hold a copy.
+profiler::Shapes generation_shapes(const deck::Deck& deck, const model::Config& model) {
+  const hardware::NodeGroup nodes = hardware::cluster(deck.cluster).groups[0];
+  profiler::Shapes shapes;
+  for (const int tp : copy_widths(nodes, deck.search)) {
+    if (tp > 1) shapes.groups.push_back(tp);
+    for (int tokens = tp; tokens < 2 * longest_pass(nodes.on_device); tokens *= 2)
+      shapes.passes.push_back(
+          {.model = model::generating(model, {.tokens = tokens, .sequences = tokens, .blocks = 1}),
+           .split = {.tp = tp}});
+  }
+  return shapes;
+}
+
+profiler::Shapes shapes(const deck::Deck& deck, const model::Config& model, Purpose purpose) {
+  return purpose == Purpose::generation ? generation_shapes(deck, model)
+                                        : training_shapes(deck, model);
+}
+
 hardware::ProfileKey profile_key(comm::Communicator& world, int ranks_per_node,
-                                 const deck::Deck& deck, const model::Config& model) {
+                                 const deck::Deck& deck, const model::Config& model,
+                                 Purpose purpose) {
   return profiler::key(world, ranks_per_node, device::threads_per_rank(ranks_per_node), model,
-                       shapes(deck, model));
+                       shapes(deck, model, purpose));
 }
 
 }  // namespace
 
+Purpose purpose_of(const std::string& name) {
+  return name == "generation" ? Purpose::generation : Purpose::training;
+}
+
 hardware::Profile measure_profile(comm::Communicator& world, int ranks_per_node,
                                   const deck::Deck& deck, const model::Config& model,
-                                  double longest_s) {
+                                  Purpose purpose, double longest_s) {
   require(
       deck.cluster.all_groups().size() == 1, Failure::input,
       "a cluster of several groups cannot be measured at once: give each of [[cluster.groups]] "
       "a deck of its own, measure it with brume profile DECK -o FILE, and name that file as the "
       "group's profile");
-  const hardware::ProfileKey key = profile_key(world, ranks_per_node, deck, model);
+  const hardware::ProfileKey key = profile_key(world, ranks_per_node, deck, model, purpose);
   const kernels::Runtime runtime(device::threads_per_rank(ranks_per_node));
   if (world.rank() == 0)
     log::info(
         "measuring this machine for the model ... (to plan for another one, name it by "
         "cluster.machine, or what was measured there by cluster.profile)");
-  profiler::Shapes needed = shapes(deck, model);
+  profiler::Shapes needed = shapes(deck, model, purpose);
   needed.longest_s = longest_s;
   return profiler::measure(world, key, hardware::cluster(deck.cluster), model, needed);
 }
@@ -95,9 +120,9 @@ Cached look_up(const hardware::ProfileKey& key) {
 
 /// Finds the profile in the cache or measures it.
 hardware::Profile find_profile(comm::Communicator& world, int ranks_per_node,
-                               const deck::Deck& deck, const model::Config& model,
+                               const deck::Deck& deck, const model::Config& model, Purpose purpose,
                                double longest_s) {
-  const hardware::ProfileKey key = profile_key(world, ranks_per_node, deck, model);
+  const hardware::ProfileKey key = profile_key(world, ranks_per_node, deck, model, purpose);
   const std::string path = profiler::cache_path(key);
   const bool leader = world.rank() == 0;
   const Cached cached = leader ? look_up(key) : Cached();
@@ -112,7 +137,7 @@ hardware::Profile find_profile(comm::Communicator& world, int ranks_per_node,
     if (profile.hosts == profiler::hosts(world, ranks_per_node)) return profile;
     profiler::measure_slow_pairs(world, profile);
   } else {
-    profile = measure_profile(world, ranks_per_node, deck, model, longest_s);
+    profile = measure_profile(world, ranks_per_node, deck, model, purpose, longest_s);
   }
   if (leader && cached.usable) try {
       profiler::cache(profile);
@@ -146,13 +171,14 @@ bool leave_out_other_nodes(comm::Communicator& world, int ranks_per_node,
 
 hardware::Machine obtain_machine(comm::Communicator& world, int ranks_per_node,
                                  const deck::Deck& deck, const model::Config& model,
-                                 double longest_s) {
+                                 Purpose purpose, double longest_s) {
   std::optional<hardware::Machine> machine;
   if (has_files(deck)) {
     comm::together(world, [&] { machine = hardware::load_machine(deck.cluster); });
     leave_out_other_nodes(world, ranks_per_node, *machine);
   } else {
-    hardware::Profile profile = find_profile(world, ranks_per_node, deck, model, longest_s);
+    hardware::Profile profile =
+        find_profile(world, ranks_per_node, deck, model, purpose, longest_s);
     hardware::set_levels(profile, deck.cluster.all_groups()[0]);
     machine = std::move(profile);
   }
@@ -160,7 +186,8 @@ hardware::Machine obtain_machine(comm::Communicator& world, int ranks_per_node,
   return *machine;
 }
 
-hardware::Machine obtain_machine_alone(const deck::Deck& deck, const model::Config& model) {
+hardware::Machine obtain_machine_alone(const deck::Deck& deck, const model::Config& model,
+                                       Purpose purpose) {
   std::optional<hardware::Machine> machine;
   if (has_files(deck) || names_machine(deck)) {
     machine = hardware::load_machine(deck.cluster);
@@ -172,7 +199,8 @@ hardware::Machine obtain_machine_alone(const deck::Deck& deck, const model::Conf
   comm::run_local(ranks, [&](comm::Communicator& world) {
     device::use_device(world.rank(), world.size());
     constexpr double longest_s = 600.0;
-    const hardware::Machine mine = obtain_machine(world, world.size(), deck, model, longest_s);
+    const hardware::Machine mine =
+        obtain_machine(world, world.size(), deck, model, purpose, longest_s);
     if (world.rank() == 0) machine = mine;
   });
   return *machine;

@@ -97,6 +97,11 @@ struct PlanOptions : DeckOptions {
   std::string sweep;    ///< "key=a,b,c" or "key=a..b": a plan for each value
 };
 
+struct ProfileOptions : DeckOptions {
+  std::string purpose = "training";  ///< training | generation
+  std::string output;                ///< file for the profile
+};
+
 struct InitOptions {
   std::vector<std::string> files;  ///< of text, or directories; none: the deck waits for some
   std::string directory = ".";
@@ -173,7 +178,7 @@ int simulate(const PlanOptions& options);
 int check(const DeckOptions& options);
 int init(const InitOptions& options);
 int keys(const KeysOptions& options);
-int profile(const DeckOptions& options, const std::string& output);
+int profile(const ProfileOptions& options);
 int selftest(const SelftestOptions& options);
 int import_tokens(const ImportOptions& options);
 /// Says which files were left out of a packed text, and warns of those that became other tokens

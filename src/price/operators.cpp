@@ -66,32 +66,65 @@ hardware::Time experts_time(const hardware::Profile& profile, const std::vector<
   return time;
 }
 
-/// Attention to kept keys: by its own rows, or by the FLOPs of attention at the tokens that a query
-/// sees, of which a row {b, T, heads, D} makes 2 b T^2 heads D.
-hardware::Time cached_attention_time(const hardware::Profile& profile,
+/// FLOPs of a measured attention's forward: 2 b T^2 heads D of {b, T, heads, D}, 4 N T heads D of
+/// {N, T, heads, D} to kept keys.
+double attention_flops(const hardware::OperatorRow& row) {
+  const bool cached = row.kind == model::name(model::OperatorKind::cached_attention);
+  const double batch_heads = double(row.dims[0] * row.dims[2] * row.dims[3]);
+  return (cached ? 4.0 : 2.0 * double(row.dims[1])) * batch_heads * double(row.dims[1]);
+}
+
+/// The row of those that `is_one` accepts whose queries see about as many keys; null: there is
+/// none.
+template <class IsOne>
+const hardware::OperatorRow* nearest_attention(const hardware::Profile& profile, std::int64_t seen,
+                                               const IsOne& is_one) {
+  const hardware::OperatorRow* nearest = nullptr;
+  const auto far = [&](const hardware::OperatorRow& row) {
+    return std::abs(std::log(double(row.dims[1]) / double(seen)));
+  };
+  for (const hardware::OperatorRow& row : profile.operators)
+    if (row.dims.size() == 4 && row.forward_s > 0.0 && is_one(row) &&
+        (nearest == nullptr || far(row) < far(*nearest)))
+      nearest = &row;
+  return nearest;
+}
+
+/// Attention to kept keys is bound by FLOPs or by the keys and values that it reads.
+///
+///   max(FLOPs / FLOPs per second of prompts, bytes / bytes per second of single tokens)
+///
+/// A profile without rows of its own has the FLOPs of attention that sees as many keys, and the
+/// bytes of its memory.
+hardware::Time cached_attention_time(const model::Config& model, const hardware::Profile& profile,
                                      const std::vector<std::int64_t>& dims, double flops,
                                      double bytes) {
   using enum model::OperatorKind;
-  const auto is_attention = [](const hardware::OperatorRow& row) {
-    return row.kind == model::name(attention) && row.dims.size() == 4 && row.forward_s > 0.0;
+  const auto is_prompt = [](const hardware::OperatorRow& row) {
+    return row.kind == model::name(cached_attention) && model::is_prompt(row.dims);
   };
-  const bool has_own = knows(profile, model::name(cached_attention));
-  if (has_own || std::ranges::none_of(profile.operators, is_attention)) {
-    const bool by_attention = !has_own && knows(profile, model::name(attention));
-    return hardware::operator_time(profile,
-                                   model::name(by_attention ? attention : cached_attention), dims,
-                                   false, flops, bytes);
+  const auto is_token = [](const hardware::OperatorRow& row) {
+    return row.kind == model::name(cached_attention) && !model::is_prompt(row.dims);
+  };
+  const auto is_attention = [](const hardware::OperatorRow& row) {
+    return row.kind == model::name(attention);
+  };
+  const hardware::OperatorRow* computes = nearest_attention(profile, dims[1], is_prompt);
+  if (computes == nullptr) computes = nearest_attention(profile, dims[1], is_attention);
+  if (computes == nullptr)
+    return hardware::operator_time(
+        profile, model::name(knows(profile, model::name(attention)) ? attention : cached_attention),
+        dims, false, flops, bytes);
+  double bytes_per_s = profile.bytes_per_s;
+  if (const hardware::OperatorRow* const reads = nearest_attention(profile, dims[1], is_token)) {
+    // Each of its tokens reads the keys and values of a sequence.
+    const double share = double(model.kv_heads()) / double(model.num_heads);
+    const double elements = 2.0 * double(reads->dims[0] * reads->dims[2] * reads->dims[3]) *
+                            (share * double(reads->dims[1]) + 1.0);
+    bytes_per_s = model::activation_bytes(model.precision) * elements / reads->forward_s;
   }
-  double flops_per_s = 0.0, nearest = HUGE_VAL;
-  for (const hardware::OperatorRow& row : profile.operators) {
-    if (!is_attention(row)) continue;
-    const double tokens = double(row.dims[1]), far = std::abs(std::log(tokens / double(dims[1])));
-    if (far >= nearest) continue;
-    nearest = far;
-    flops_per_s =
-        2.0 * double(row.dims[0] * row.dims[2] * row.dims[3]) * tokens * tokens / row.forward_s;
-  }
-  return {std::max(flops / flops_per_s, bytes / profile.bytes_per_s), hardware::Source::roofline};
+  return {std::max(flops * computes->forward_s / attention_flops(*computes), bytes / bytes_per_s),
+          hardware::Source::roofline};
 }
 
 hardware::Time operator_time(const model::Config& model, const hardware::Profile& profile,
@@ -110,7 +143,7 @@ hardware::Time operator_time(const model::Config& model, const hardware::Profile
       time = float8_time(profile, dims, backward, all_flops, bytes);
       break;
     case model::OperatorKind::cached_attention:
-      time = cached_attention_time(profile, dims, all_flops, bytes);
+      time = cached_attention_time(model, profile, dims, all_flops, bytes);
       break;
     case model::OperatorKind::experts:
       time = experts_time(profile, dims, backward, all_flops, bytes);

@@ -87,6 +87,19 @@ std::string describe(const std::vector<Split>& splits) {
   return text;
 }
 
+/// "; passes of 1 to 1024 tokens: tp 1 2"
+std::string describe(const std::vector<Pass>& passes) {
+  if (passes.empty()) return {};
+  std::set<int> lengths, degrees;
+  for (const Pass& pass : passes) {
+    lengths.insert(pass.model.generation.tokens);
+    degrees.insert(pass.split.tp);
+  }
+  return fmt::format(
+      "; passes of {} to {} tokens, at most {}: tp {}", *lengths.begin(), *lengths.rbegin(),
+      counted(passes.front().model.generation.sequences, "sequence"), fmt::join(degrees, " "));
+}
+
 /// All that decides which rows a profile has.
 std::string describe(const model::Config& m, const Shapes& shapes) {
   std::string heads = fmt::format("H{}", m.num_heads);
@@ -111,10 +124,10 @@ std::string describe(const model::Config& m, const Shapes& shapes) {
   const std::string precision =
       m.precision == model::Precision::fp32 ? "" : fmt::format(" {}", model::name(m.precision));
   const std::string disk = shapes.scratch ? fmt::format("; disk '{}'", *shapes.scratch) : "";
-  return fmt::format("{} C{} {} F{}{} T{} V{}{}{}{}; groups {}{}", m.family->name, m.hidden_size,
+  return fmt::format("{} C{} {} F{}{} T{} V{}{}{}{}{}; groups {}{}", m.family->name, m.hidden_size,
                      heads, m.inner_size(), experts, m.seq_len, m.vocab_size,
                      m.tied_head ? " tied" : "", precision, describe(shapes.splits),
-                     fmt::join(shapes.groups, " "), disk);
+                     describe(shapes.passes), fmt::join(shapes.groups, " "), disk);
 }
 
 }  // namespace

@@ -91,6 +91,7 @@ class Choice {
 
   /// @param cuts_sequences  the operator is of the list for splits that do, else for others
   void add(const model::Operator& op, bool cuts_sequences);
+  void add(const Pass& pass);
   void add_update();
   Chosen chosen() { return std::move(chosen_); }
 
@@ -98,6 +99,11 @@ class Choice {
   using Values = std::map<std::string, double, std::less<>>;
   /// Whether some plan can hold the operator at these values.
   bool is_of_use(const model::Operator& op, const Values& values) const;
+  void add_cached_attention(const model::Operator& op, const Pass& pass);
+  void add_if_small(Item item, const model::Config& model);
+  void add_dequantize(std::int64_t elements) {
+    add({OperatorKind::dequantize, {elements}, 1, 0.0, double(elements * sizeof(float))});
+  }
   void add(Item item) {
     if (met_.emplace(item.kind, item.dims).second) chosen_.items.push_back(std::move(item));
   }
@@ -135,16 +141,70 @@ void Choice::add(const model::Operator& op, bool cuts_sequences) {
       add(item);
     else
       ++chosen_.left_out;
-    if (op.quantized) {
-      const std::int64_t elements = (*dims)[1] * (*dims)[2];
-      add({OperatorKind::dequantize, {elements}, 1, 0.0, double(elements * sizeof(float))});
-    }
+    if (op.quantized) add_dequantize((*dims)[1] * (*dims)[2]);
   }
   require(!of_use || least_bytes <= limits_.rank_bytes, Failure::resource,
           "measuring '{}' of this model takes at least {} for each rank, but this node has {} for "
           "each of its ranks: name a profile (cluster.profile = \"l4\", or a file), or run brume "
           "profile on the machine that is to train",
           op.name, format_bytes(double(least_bytes)), format_bytes(double(limits_.rank_bytes)));
+}
+
+/// All that a pass computes forward.
+void Choice::add(const Pass& pass) {
+  const Values values = pass.split.values();
+  for (SegmentKind kind : model::segment_kinds(pass.model))
+    for (const model::Operator& op : model::segment(pass.model, kind).operators) {
+      const auto dims = whole_dims(op, values);
+      if (model::is_exchange(op.kind) || !dims || !is_of_use(op, values)) continue;
+      if (op.kind == OperatorKind::cached_attention) {
+        add_cached_attention(op, pass);
+        continue;
+      }
+      add_if_small({.kind = op.kind,
+                    .dims = *dims,
+                    .tokens = pass.model.computed_tokens(),
+                    .flops = op.forward_flops.evaluate(values),
+                    .bytes = op.forward_bytes.evaluate(values),
+                    .forward_only = true},
+                   pass.model);
+      if (op.quantized) add_dequantize((*dims)[1] * (*dims)[2]);
+    }
+}
+
+/// Attention of prompts and of single tokens, at lengths that are powers of two.
+void Choice::add_cached_attention(const model::Operator& op, const Pass& pass) {
+  constexpr std::int64_t least = 64, most = 4096, enough_sequences = 16;
+  const Values values = pass.split.values();
+  const auto heads = std::llround(op.dims[2].evaluate(values)),
+             head_dim = std::llround(op.dims[3].evaluate(values));
+  const std::int64_t longest = std::min<std::int64_t>(pass.model.seq_len, most);
+  if (pass.model.generation.sequences < enough_sequences) return;  // a longer pass has as many
+  for (std::int64_t seen = std::min(least, longest); 2 <= seen && seen <= longest; seen *= 4) {
+    const std::int64_t sequences = std::min(enough_sequences, seen);
+    const double pairs = double(heads * head_dim) * double(seen);
+    add_if_small({.kind = op.kind,
+                  .dims = {seen, seen / 2, heads, head_dim},
+                  .tokens = seen,
+                  .flops = 2.0 * pairs * double(seen),
+                  .bytes = 8.0 * pairs,
+                  .forward_only = true},
+                 pass.model);
+    add_if_small({.kind = op.kind,
+                  .dims = {sequences, seen, heads, head_dim},
+                  .tokens = sequences,
+                  .flops = 4.0 * pairs * double(sequences),
+                  .bytes = 8.0 * pairs * double(sequences),
+                  .forward_only = true},
+                 pass.model);
+  }
+}
+
+void Choice::add_if_small(Item item, const model::Config& model) {
+  if (operand_bytes(item, model) <= limits_.rank_bytes)
+    add(std::move(item));
+  else
+    ++chosen_.left_out;
 }
 
 void Choice::add_update() {
@@ -169,6 +229,8 @@ std::int64_t largest_block_elements(const model::Config& model) {
 
 Chosen choose_operators(const model::Config& model, const Shapes& shapes, const Limits& limits) {
   Choice choice(model, shapes, limits);
+  for (const Pass& pass : shapes.passes) choice.add(pass);
+  if (shapes.splits.empty()) return choice.chosen();
   for (const bool cuts_sequences : {false, true})
     for (SegmentKind kind : model::segment_kinds(model))
       for (const model::Operator& op : model::segment(model, kind, cuts_sequences).operators)

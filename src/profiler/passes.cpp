@@ -1,5 +1,6 @@
 #include "passes.hpp"
 
+#include <numeric>
 #include <span>
 #include <type_traits>
 #include <utility>
@@ -78,6 +79,21 @@ class Maker {
             .num_held = int(experts),
             .host_begins = operands_.on_host(std::move(begins)).data()};
   }
+  const std::int32_t* numbers(const std::vector<std::int32_t>& values) {
+    return operands_.copy_of(std::span<const std::int32_t>(values)).data();
+  }
+  /// Sequences of so many places, in blocks one behind the other.
+  kernels::KeyCache<Storage> cache(const kernels::AttentionShape& shape, std::int64_t sequences,
+                                   std::int64_t places, int block_tokens) {
+    const std::int64_t blocks = ceil_div(places, std::int64_t{block_tokens});
+    std::vector<std::int32_t> tables(std::size_t(sequences * blocks));
+    std::iota(tables.begin(), tables.end(), 0);
+    const std::int64_t of_block = std::int64_t{2} * shape.keys() * block_tokens * shape.head_dim;
+    return {.data = operands_.values<Storage>(sequences * blocks * of_block).data(),
+            .block_tokens = block_tokens,
+            .blocks_per_sequence = int(blocks),
+            .tables = numbers(tables)};
+  }
   ConstTokens tokens(std::int64_t count, std::int64_t below) {
     return ConstTokens(operands_.tokens(count, below).data(), std::size_t(count));
   }
@@ -154,6 +170,26 @@ engine::KernelCall<Storage> call_of(Maker<Storage> make, const Item& item,
       c.written = c.d_written = make.matrix(spreads ? copied : tokens, d[1]);
       break;
     }
+    case OperatorKind::cached_attention: {
+      const bool prompt = model::is_prompt(d);
+      const std::int64_t places = prompt ? d[0] : d[1], sequences = prompt ? 1 : d[0];
+      c.attention = attention_shape({{1, places, d[2], d[3]}}, model);
+      std::vector<std::int32_t> begins, of_sequence;
+      for (std::int64_t n = 0; n < d[0]; ++n) {
+        const std::int64_t place = prompt ? n : d[1] - 1;
+        begins.push_back(std::int32_t(n % places - place));
+        of_sequence.push_back(prompt ? 0 : std::int32_t(n));
+      }
+      c.attention.documents.begins = make.numbers(begins);
+      c.cache = make.cache(c.attention, sequences, places, model.generation.block_tokens);
+      c.cache.sequences = make.numbers(of_sequence);
+      activation(d[0], c.attention.width(), d[2] * d[3]);
+      break;
+    }
+    case OperatorKind::logits:
+      activation(d[0], d[2], 0);
+      c.weight = make.matrix(d[1], d[2]), c.logits = make.wide_matrix(d[0], d[1]);
+      break;
     case OperatorKind::attention:
       c.attention = attention_shape(d, model);
       activation(d[0] * d[1], c.attention.width(), d[2] * d[3]);
@@ -291,8 +327,10 @@ Passes passes_of(const Item& item, const model::Config& model, Operands& operand
 }  // namespace
 
 Passes make_passes(const Item& item, const model::Config& model, Operands& operands) {
-  return model::with_storage(
+  Passes passes = model::with_storage(
       model.precision, [&]<class Storage>() { return passes_of<Storage>(item, model, operands); });
+  if (item.forward_only) passes.backward = {};
+  return passes;
 }
 
 std::int64_t operand_bytes(const Item& item, const model::Config& model) {

@@ -16,6 +16,7 @@ struct Item {
   std::int64_t tokens;             ///< b T, rows of a pointwise operator
   double flops = 0.0;              ///< of both passes
   double bytes = 0.0;              ///< that both passes read and write
+  bool forward_only = false;       ///< of generation: there is no backward
 };
 
 /// The calls that are timed; they point into the operands. Without a backward the forward does it.
