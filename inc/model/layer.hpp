@@ -114,6 +114,8 @@ enum class OperatorKind {
   join_heads,      ///< such parts side by side
   expand_keys,     ///< queries, keys and values of heads from the products of latent attention
   narrow_values,   ///< attended heads without the columns that widened their values
+  absorb_queries,  ///< queries that see latent keys, and these: in generation
+  expand_values,   ///< values of attended latent features
   reduce_scatter,  ///< exchange: the sum over ranks, cut by rows
   all_to_all,      ///< exchange: rows, cut into as many parts as ranks, part i for rank i
   dequantize,      ///< a product's factor from blocks, before the product
@@ -184,6 +186,8 @@ inline constexpr KernelRule kernel_rules[] = {
     {OperatorKind::join_heads, "join_heads", false, 0.0, 2, 2, {}},
     {OperatorKind::expand_keys, "expand_keys", false, 0.0, 2, 2, {}},
     {OperatorKind::narrow_values, "narrow_values", true, 0.0, 2, 2, {}},
+    {OperatorKind::absorb_queries, "absorb_queries", false, 0.0, 0, 0, {}},
+    {OperatorKind::expand_values, "expand_values", false, 0.0, 0, 0, {}},
     {OperatorKind::reduce_scatter, "reduce_scatter", false, 0.0, 0, 0, {}},
     {OperatorKind::all_to_all, "all_to_all", false, 0.0, 0, 0, {}},
     {OperatorKind::dequantize, "dequantize", false, 0.0, 0, 0, {}},
@@ -210,6 +214,10 @@ inline bool is_norm(OperatorKind kind) {
 inline bool is_product(OperatorKind kind) {
   return kind == OperatorKind::matmul || kind == OperatorKind::matmul_fp8 ||
          kind == OperatorKind::experts;
+}
+/// A product of each head with its part of latent attention's kv_up.
+inline bool is_latent_product(OperatorKind kind) {
+  return kind == OperatorKind::absorb_queries || kind == OperatorKind::expand_values;
 }
 /// A product whose sums are kept in fp32.
 inline bool makes_logits(OperatorKind kind) {
@@ -273,12 +281,12 @@ struct Tensor {
 
 /// A kernel call of a segment. Dims, FLOPs and bytes are expressions in the variables of Split.
 /// Dims by kind: matmul, matmul_fp8, whose factors are rounded to 8 bits, logits and router {M, N,
-/// K}; experts {M, N, K, E}, M of all E on the rank together; attention {batch, T, heads,
-/// head_dim}; cached_attention {N, T, heads, head_dim};
-/// norms, gelu, gelu_erf, swiglu, geglu, clamped_swiglu, dispatch, combine, cut_heads, join_heads,
-/// expand_keys and narrow_values {N, C}, C columns written; rope {N, heads, head_dim}; pointwise
-/// {elements}; embedding {N, C, V}; cross_entropy {N, V}; choose_experts {N, E, k}; sigmoid {N};
-/// dequantize and update {elements}.
+/// K}; experts {M, N, K, E}, M of all E on the rank together, and absorb_queries and expand_values
+/// of heads likewise; attention {batch, T, heads, head_dim}; cached_attention {N, T, heads,
+/// head_dim}; norms, gelu, gelu_erf, swiglu, geglu, clamped_swiglu, dispatch, combine, cut_heads,
+/// join_heads, expand_keys and narrow_values {N, C}, C columns written; rope {N, heads, head_dim};
+/// pointwise {elements}; embedding {N, C, V}; cross_entropy {N, V}; choose_experts {N, E, k};
+/// sigmoid {N}; dequantize and update {elements}.
 struct Operator {
   std::string name;
   OperatorKind kind;

@@ -180,6 +180,9 @@ struct Config {
   bool latent() const { return kv_lora_rank > 0; }
   int v_head_dim() const { return v_head_size > 0 ? v_head_size : head_dim(); }
   int value_size() const { return num_heads * v_head_dim(); }  ///< features of all attended heads
+  /// Whether generation keeps latent features in place of keys and values: not where these are made
+  /// by more than one stored matrix.
+  bool keeps_latents() const;
   /// Features of a head's key that positions do not turn.
   int still_dim() const { return head_dim() - rotary_dim(); }
   bool rotary() const { return family->rotary; }

@@ -126,17 +126,28 @@ struct Case {
   plan::Plan plan;
 };
 
+/// The special models with latent attention.
+std::vector<model::Config> latent_models() {
+  std::vector<model::Config> models = test::special_models();
+  std::erase_if(models, [](const model::Config& one) { return !one.latent(); });
+  return models;
+}
+
+constexpr int first_latent = 1000;  // trial of a model that keeps latent features, or cannot
+
 Case random_case(std::mt19937& random, int trial) {
-  const std::vector<model::Config> special = test::special_models();
-  const int kind = trial % 4;
+  const bool latent = trial >= first_latent;
+  const std::vector<model::Config> special = latent ? latent_models() : test::special_models();
+  const int kind = latent ? 3 : trial % 4;
   Case made{.model = kind == 0   ? test::random_model(random)
                      : kind == 1 ? test::random_family_model(random)
-                     : kind == 2 ? test::random_experts_model(random)
-                                 : special[std::size_t(trial / 4) % special.size()],
+                     : kind == 2
+                         ? test::random_experts_model(random)
+                         : special[std::size_t(latent ? trial : trial / 4) % special.size()],
             .plan = {}};
   model::Config& model = made.model;
   model.head_tokens = 5;
-  if (trial % 10 == 1) test::adapt(trial, model);
+  if (latent ? trial / 2 % 2 == 1 : trial % 10 == 1) test::adapt(trial, model);
   if (trial % 10 == 6) test::quantize(trial / 10, model);
   if (trial % 5 == 2) model.precision = model::Precision::bf16;
   std::vector<int> stages{1};
@@ -184,6 +195,25 @@ TEST_P(GeneratorContract, PassesEqualTheForwardOfTraining) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Random, GeneratorContract, ::testing::Range(0, test::trials(48)));
+INSTANTIATE_TEST_SUITE_P(Latent, GeneratorContract,
+                         ::testing::Range(first_latent, first_latent + 12));
+
+TEST(Generator, KeepsLatentFeaturesUnlessTheirMatrixHasParts) {
+  for (const model::Config& model : latent_models()) {
+    const model::Generation sizes{.tokens = 4, .sequences = 1, .blocks = 3, .block_tokens = 64};
+    model::Config adapted = model, quantized = model;
+    adapted.adapter.targets.push_back({model::Module::kv_up, 2, 2.0});
+    quantized.quantization = Quantization::int8;
+    const auto bytes = [&](const model::Config& one) {
+      return model::cache_bytes(model::generating(one, sizes)).evaluate({{"tp", 2.0}});
+    };
+    EXPECT_EQ(bytes(model), 3 * 64 * 2 * (model.rotary_dim() + model.kv_lora_rank) * 4);
+    const double whole = 3 * 64 * 2 * model.attention_size() / 2 * 4;
+    EXPECT_EQ(bytes(adapted), whole);
+    EXPECT_EQ(bytes(quantized), whole);
+    EXPECT_FALSE(model.keeps_latents());
+  }
+}
 
 // The weights of generation alone are on a rank.
 TEST(Generator, HoldsWeightsAndKeysOnly) {

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <vector>
 
 #include "base/error.hpp"
@@ -122,6 +123,66 @@ TYPED_TEST(Heads, LatentPartsBecomeQueriesKeysAndValues) {
         if (place >= 0) sums[n * width + place] += float(dy[n * columns + c]);
       }
     for (std::size_t i = 0; i < sums.size(); ++i) ASSERT_EQ(float(dx[i]), sums[i]) << i;
+  }
+}
+
+// Scores and values of a token that sees latent keys are those by whole keys and values.
+TYPED_TEST(Heads, LatentKeysGiveTheScoresOfWholeOnes) {
+  constexpr int tokens = 5;
+  for (const LatentShape& shape :
+       {LatentShape{3, 10, 4, 8, 12}, LatentShape{1, 6, 2, 6, 5}, LatentShape{2, 40, 8, 16, 130}}) {
+    const auto width = std::size_t(shape.latent_parts()), kept = std::size_t(shape.kept()),
+               columns = std::size_t(shape.latent_columns()), rank = std::size_t(shape.rank),
+               up_rows = std::size_t(shape.heads * shape.pair());
+    const auto small = [](std::size_t count) {
+      std::vector<TypeParam> values = numbers<TypeParam>(count);
+      for (TypeParam& value : values) value = TypeParam(float(value) / 32.0f - 1.0f);
+      return values;
+    };
+    const std::vector<TypeParam> x = small(tokens * width), up = small(up_rows * rank);
+    std::vector<TypeParam> y(tokens * columns),
+        values(tokens * std::size_t(shape.heads * shape.value_dim));
+    absorb_queries<TypeParam>({x.data(), tokens, width}, {up.data(), up_rows, rank}, shape,
+                              {y.data(), tokens, columns});
+    // Each token attends to itself alone.
+    std::vector<TypeParam> attended;
+    for (std::size_t n = 0; n < tokens; ++n)
+      for (int h = 0; h < shape.heads; ++h)
+        for (std::size_t c = 0; c < kept; ++c)
+          attended.push_back(y[n * columns + std::size_t(shape.heads + 1) * kept + c]);
+    expand_values<TypeParam>({attended.data(), tokens, std::size_t(shape.heads) * kept},
+                             {up.data(), up_rows, rank}, shape,
+                             {values.data(), tokens, std::size_t(shape.heads * shape.value_dim)});
+    const double relative = sizeof(TypeParam) == 4 ? 1e-5 : 2e-2;
+    for (std::size_t n = 0; n < tokens; ++n) {
+      const TypeParam *const latent = &x[n * width], *const queries = latent + kept;
+      const auto made = [&](int row) {  // of kv_up
+        double sum = 0.0;
+        for (std::size_t c = 0; c < rank; ++c)
+          sum += double(float(up[std::size_t(row) * rank + c])) * double(float(latent[c]));
+        return sum;
+      };
+      for (int h = 0; h < shape.heads; ++h) {
+        double expected = 0.0, size = 1.0, found = 0.0;
+        const auto add = [&](double query, double key) {
+          expected += query * key, size += std::abs(query * key);
+        };
+        for (int c = 0; c < shape.turned; ++c)
+          add(float(queries[h * shape.head_dim + c]), float(latent[shape.rank + c]));
+        for (int c = 0; c < shape.still(); ++c)
+          add(float(queries[h * shape.head_dim + shape.turned + c]), made(h * shape.pair() + c));
+        for (std::size_t c = 0; c < kept; ++c)
+          found += double(float(y[n * columns + std::size_t(h) * kept + c])) *
+                   double(float(y[n * columns + std::size_t(shape.heads) * kept + c]));
+        ASSERT_NEAR(found, expected, relative * size) << n << ' ' << h;
+        for (int c = 0; c < shape.value_dim; ++c) {
+          const double value = made(h * shape.pair() + shape.still() + c);
+          ASSERT_NEAR(float(values[n * std::size_t(shape.heads * shape.value_dim) +
+                                   std::size_t(h * shape.value_dim + c)]),
+                      value, relative * (1.0 + std::abs(value)) * std::sqrt(double(rank)));
+        }
+      }
+    }
   }
 }
 

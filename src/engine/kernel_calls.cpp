@@ -72,6 +72,10 @@ void KernelCall<Storage>::forward() const {
     case OperatorKind::join_heads: return kernels::join_heads<Storage>(read, heads, written);
     case OperatorKind::expand_keys: return kernels::expand_keys<Storage>(read, latent, written);
     case OperatorKind::narrow_values: return kernels::narrow_values<Storage>(read, latent, written);
+    case OperatorKind::absorb_queries:
+      return kernels::absorb_queries<Storage>(read, weight, latent, written);
+    case OperatorKind::expand_values:
+      return kernels::expand_values<Storage>(read, weight, latent, written);
     case OperatorKind::pointwise:
     case OperatorKind::reduce_scatter:
     case OperatorKind::all_to_all:
@@ -147,6 +151,8 @@ void KernelCall<Storage>::backward_input() const {
       return kernels::expand_keys_backward<Storage>(d_written, latent, d_read);
     case OperatorKind::narrow_values:
       return kernels::narrow_values_backward<Storage>(d_written, latent, d_read);
+    case OperatorKind::absorb_queries:
+    case OperatorKind::expand_values:
     case OperatorKind::cached_attention:
     case OperatorKind::logits:
     case OperatorKind::cross_entropy:

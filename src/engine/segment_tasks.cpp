@@ -122,10 +122,18 @@ void SegmentTasks<Storage>::describe_attention(const plan::Stage& stage,
     latent_ = {.heads = heads,
                .head_dim = model.head_dim(),
                .turned = model.rotary_dim(),
-               .value_dim = model.v_head_dim()};
+               .value_dim = model.v_head_dim(),
+               .rank = model.kv_lora_rank};
     const int pairs = heads * latent_.pair();
     columns_[std::size_t(Module::kv_up)] = {q, pairs};
     columns_[std::size_t(Module::k_turned)] = {q + pairs, latent_.turned};
+  }
+  if (model.keeps_latents()) {
+    attention_.head_dim = latent_.kept();
+    attention_.kv_heads = 1, attention_.group = heads, attention_.first_head = 0;
+    columns_[std::size_t(Module::kv_down_norm)] = {0, latent_.rank};
+    columns_[std::size_t(Module::k_turned)] = {latent_.rank, latent_.turned};
+    columns_[std::size_t(Module::q)] = {latent_.kept(), q};
   }
   const int ffn = model.ffn_size / stage.tp;
   columns_[std::size_t(Module::mlp_gate)] = {0, ffn};
@@ -441,7 +449,7 @@ auto SegmentTasks<Storage>::call(const Pass& p, const Operator& op) const -> Cal
     c.heads = {{block(attention_.heads), block(attention_.keys()), block(attention_.keys())}, cp_};
   if (op.kind == OperatorKind::join_heads)
     c.heads = {{kernels::HeadBlocks::Block{c.written.extent_int(1), cp_}}, cp_};
-  if (op.kind == OperatorKind::expand_keys) c.latent = latent_;
+  if (op.kind == OperatorKind::expand_keys || model::is_latent_product(op.kind)) c.latent = latent_;
   if (op.kind == OperatorKind::narrow_values) {
     c.latent = latent_;
     c.latent.heads /= cp_;
@@ -593,6 +601,11 @@ void SegmentTasks<Storage>::for_modules(const Pass& p, const Operator& op, const
   const std::vector<Operator>& operators = p.list.segment.operators;
   const bool first = std::none_of(operators.data(), &op, reads_too);
   Write write_d_read = first ? Write::replace : Write::accumulate;
+  if (model::is_latent_product(op.kind)) {
+    Call c = whole;
+    c.weight = weight(p, {Module::kv_up});
+    return each(c);
+  }
   const bool logits = model::makes_logits(op.kind);
   const bool attends =
       op.kind == OperatorKind::attention || op.kind == OperatorKind::cached_attention;

@@ -330,6 +330,11 @@ float Config::embedding_scale() const {
   return with_storage(precision, [&]<class Storage>() { return float(Storage(scale)); });
 }
 
+bool Config::keeps_latents() const {
+  return generates() && latent() && quantization == Quantization::none &&
+         adapter.find(Module::kv_up) == nullptr;
+}
+
 float Config::score_scale() const {
   if (latent()) {
     const double scalar = query_scalar > 0.0 ? query_scalar : head_dim();

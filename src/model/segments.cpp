@@ -201,6 +201,11 @@ class SegmentList {
   TensorId qkv(TensorId normed);
   TensorId down(const std::string& name, TensorId normed, Module module, Module norm, int rank);
   TensorId latent_qkv(TensorId normed);
+  TensorId latent_attention(TensorId normed);
+  void latent_product(const char* name, OperatorKind kind, TensorId read, TensorId written,
+                      const Expr& outputs, const Expr& inputs);
+  void cached_attention(TensorId qkv, TensorId attended, const Expr& heads, const Expr& head_dim,
+                        const Expr& key_columns);
   TensorId attention(TensorId normed);
   /// The first products of a dense MLP.
   struct Inner {
@@ -423,8 +428,61 @@ TensorId SegmentList::latent_qkv(TensorId normed) {
   return qkv;
 }
 
+/// Attention to kept keys: each token sees all of s_.seq keys, each sequence's keys are read once.
+void SegmentList::cached_attention(TensorId qkv, TensorId attended, const Expr& heads,
+                                   const Expr& head_dim, const Expr& key_columns) {
+  const Expr keys = double(m_.generation.sequences) * s_.seq, columns = heads * head_dim;
+  segment_.operators.push_back({.name = "attention",
+                                .kind = OperatorKind::cached_attention,
+                                .read = qkv,
+                                .written = attended,
+                                .modules = std::vector<Module>(m_.sinks() ? 1 : 0, Module::sinks),
+                                .dims = {s_.tokens, s_.seq, heads, head_dim},
+                                .forward_flops = 4.0 * s_.tokens * s_.seq * columns,
+                                .forward_bytes = 8.0 * (keys * key_columns + s_.tokens * columns),
+                                .share = visible_share(m_, segment_.kind)});
+}
+
+/// A product of each head with its part of kv_up.
+void SegmentList::latent_product(const char* name, OperatorKind kind, TensorId read,
+                                 TensorId written, const Expr& outputs, const Expr& inputs) {
+  product(name, kind, read, written, {{Module::kv_up}, outputs, inputs});
+  Operator& op = segment_.operators.back();
+  op.forward_flops = op.forward_flops * s_.heads_tp;
+  op.forward_bytes = op.forward_bytes * s_.heads_tp;
+  op.dims = {s_.tokens * s_.heads_tp, outputs, inputs, s_.heads_tp};
+}
+
+/// The same where latent features are kept: they are the one key and value of all heads.
+TensorId SegmentList::latent_attention(TensorId normed) {
+  const double turned = m_.rotary_dim(), rank = m_.kv_lora_rank, kept = turned + rank;
+  const TensorId queries = m_.q_lora_rank > 0 ? down("q_down", normed, Module::q_down,
+                                                     Module::q_down_norm, m_.q_lora_rank)
+                                              : normed;
+  const TensorId low = activation("kv_down", rank);
+  const TensorId parts = activation("latent.parts", kept + s_.attended_tp);
+  linear("kv_down", normed, low, {Module::kv_down});
+  adapt("kv_down", normed, low, {{Module::kv_down, rank}});
+  norm("kv_down norm", Module::kv_down_norm, low, parts);
+  linear("q", queries, parts, {Module::q}, s_.attended_tp);
+  adapt("q", queries, parts, {{Module::q, s_.attended_tp}});
+  linear("k_turned", normed, parts, {Module::k_turned}, turned);
+  const TensorId heads = activation("latent.heads", (s_.heads_tp + 2.0) * kept);
+  latent_product("absorb", OperatorKind::absorb_queries, parts, heads, rank,
+                 double(m_.still_dim()));
+  streaming("rope", OperatorKind::rope, heads, heads, {s_.tokens, s_.heads_tp + 1.0, kept},
+            s_.tokens * (s_.heads_tp + 1.0) * kept);
+  const TensorId attended = activation("latent.attended", s_.heads_tp * kept);
+  cached_attention(heads, attended, s_.heads_tp, kept, kept);
+  const TensorId values = activation("values", s_.values_tp);
+  latent_product("expand", OperatorKind::expand_values, attended, values, double(m_.v_head_dim()),
+                 rank);
+  return values;
+}
+
 /// @return what the output's product reads
 TensorId SegmentList::attention(TensorId normed) {
+  if (m_.keeps_latents()) return latent_attention(normed);
   TensorId qkv = m_.latent() ? latent_qkv(normed) : this->qkv(normed);
   const Expr turned = s_.attended_tp + s_.keys_tp;  // features of queries and keys
   if (m_.qk_norm) {
@@ -462,18 +520,8 @@ TensorId SegmentList::attention(TensorId normed) {
               rows * columns);
     return narrow;
   };
-  if (m_.generates()) {  // each token sees all of s_.seq keys, each sequence's keys are read once
-    const Expr keys = double(m_.generation.sequences) * s_.seq;
-    segment_.operators.push_back(
-        {.name = "attention",
-         .kind = OperatorKind::cached_attention,
-         .read = qkv,
-         .written = attended,
-         .modules = sinks,
-         .dims = {s_.tokens, s_.seq, heads, s_.head_dim},
-         .forward_flops = 2.0 * flops,
-         .forward_bytes = 8.0 * (keys * s_.keys_tp + s_.tokens * s_.attended_tp),
-         .share = visible_share(m_, segment_.kind)});
+  if (m_.generates()) {
+    cached_attention(qkv, attended, heads, s_.head_dim, s_.keys_tp);
     return narrowed();
   }
   segment_.operators.push_back({.name = "attention",
@@ -731,7 +779,9 @@ std::vector<Kept> kept_tensors(const Config& config, Recompute recompute, LayerK
 
 Expr cache_bytes(const Config& config) {
   const double tokens = double(config.generation.blocks) * config.generation.block_tokens;
-  return 2.0 * double(activation_bytes(config.precision)) * tokens * Sizes(config).keys_tp;
+  const Expr columns = config.keeps_latents() ? Expr(config.rotary_dim() + config.kv_lora_rank)
+                                              : Sizes(config).keys_tp;
+  return 2.0 * double(activation_bytes(config.precision)) * tokens * columns;
 }
 
 HeadPieces head_pieces(const Config& config) {

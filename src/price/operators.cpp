@@ -118,7 +118,8 @@ hardware::Time cached_attention_time(const model::Config& model, const hardware:
   double bytes_per_s = profile.bytes_per_s;
   if (const hardware::OperatorRow* const reads = nearest_attention(profile, dims[1], is_token)) {
     // Each of its tokens reads the keys and values of a sequence.
-    const double share = double(model.kv_heads()) / double(model.num_heads);
+    const double share = model.keeps_latents() ? 1.0 / double(dims[2])
+                                               : double(model.kv_heads()) / double(model.num_heads);
     const double elements = 2.0 * double(reads->dims[0] * reads->dims[2] * reads->dims[3]) *
                             (share * double(reads->dims[1]) + 1.0);
     bytes_per_s = model::activation_bytes(model.precision) * elements / reads->forward_s;
@@ -144,6 +145,13 @@ hardware::Time operator_time(const model::Config& model, const hardware::Profile
       break;
     case model::OperatorKind::cached_attention:
       time = cached_attention_time(model, profile, dims, all_flops, bytes);
+      break;
+    case model::OperatorKind::absorb_queries:
+    case model::OperatorKind::expand_values:
+      time = knows(profile, model::name(op.kind))
+                 ? hardware::operator_time(profile, model::name(op.kind), dims, backward, all_flops,
+                                           bytes)
+                 : experts_time(profile, dims, backward, all_flops, bytes);
       break;
     case model::OperatorKind::experts:
       time = experts_time(profile, dims, backward, all_flops, bytes);

@@ -105,7 +105,8 @@ class Maker {
 /// The model's key heads, as many as this rank's query heads share.
 kernels::AttentionShape attention_shape(const std::vector<std::int64_t>& dims,
                                         const model::Config& model) {
-  const int heads = int(dims[2]), group = model.num_heads / model.kv_heads();
+  const int heads = int(dims[2]);
+  const int group = model.keeps_latents() ? heads : model.num_heads / model.kv_heads();
   return {.batch = int(dims[0]),
           .seq_len = int(dims[1]),
           .heads = heads,
@@ -118,7 +119,8 @@ kernels::LatentShape latent_shape(const model::Config& model, std::int64_t heads
   return {.heads = int(heads),
           .head_dim = model.head_dim(),
           .turned = model.rotary_dim(),
-          .value_dim = model.v_head_dim()};
+          .value_dim = model.v_head_dim(),
+          .rank = model.kv_lora_rank};
 }
 
 /// An operator's call with new operands; gradients of parameters add up over microbatches.
@@ -184,6 +186,16 @@ engine::KernelCall<Storage> call_of(Maker<Storage> make, const Item& item,
       c.cache = make.cache(c.attention, sequences, places, model.generation.block_tokens);
       c.cache.sequences = make.numbers(of_sequence);
       activation(d[0], c.attention.width(), d[2] * d[3]);
+      break;
+    }
+    case OperatorKind::absorb_queries:
+    case OperatorKind::expand_values: {
+      c.latent = latent_shape(model, d[3]);
+      const bool absorbs = item.kind == OperatorKind::absorb_queries;
+      const int attended = c.latent.heads * c.latent.kept();
+      activation(d[0] / d[3], absorbs ? c.latent.latent_parts() : attended,
+                 absorbs ? c.latent.latent_columns() : c.latent.heads * c.latent.value_dim);
+      c.weight = make.matrix(c.latent.heads * c.latent.pair(), c.latent.rank);
       break;
     }
     case OperatorKind::logits:

@@ -74,6 +74,22 @@ void narrow_values_backward(ConstMatrixOf<Storage> d_narrow, const LatentShape& 
   });
 }
 
+template <class Storage>
+void copy_latents(ConstMatrixOf<Storage> parts, const LatentShape& shape, MatrixOf<Storage> heads) {
+  promise_latent("copy_latents", parts, shape.latent_parts(), heads, shape.latent_columns());
+  for_each("copy_latents", parts.extent_int(0), [=](std::int64_t n) {
+    const Storage* const latent = &parts(n, 0);
+    const Storage* const queries = latent + shape.kept();
+    Storage* const y = &heads(n, 0);
+    for (int h = 0; h < shape.heads; ++h)
+      std::copy_n(queries + h * shape.head_dim, shape.turned, y + h * shape.kept());
+    for (const int place : {shape.heads, shape.heads + 1}) {
+      Storage* const one = y + place * shape.kept();
+      std::copy_n(latent, shape.rank, std::copy_n(latent + shape.rank, shape.turned, one));
+    }
+  });
+}
+
 }  // namespace brume::kernels
 
 #include "kernels/instances/latent.hpp"

@@ -22,5 +22,9 @@ template void narrow_values_backward<bfloat16>(ConstMatrixOf<bfloat16>, const La
                                                MatrixOf<bfloat16>);
 template void narrow_values_backward<float16>(ConstMatrixOf<float16>, const LatentShape&,
                                               MatrixOf<float16>);
+template void copy_latents<float>(ConstMatrixOf<float>, const LatentShape&, MatrixOf<float>);
+template void copy_latents<bfloat16>(ConstMatrixOf<bfloat16>, const LatentShape&,
+                                     MatrixOf<bfloat16>);
+template void copy_latents<float16>(ConstMatrixOf<float16>, const LatentShape&, MatrixOf<float16>);
 
 }  // namespace brume::kernels

@@ -93,6 +93,30 @@ void narrow_values_backward(ConstMatrixOf<Storage> d_narrow, const LatentShape& 
       });
 }
 
+template <class Storage>
+void copy_latents(ConstMatrixOf<Storage> parts, const LatentShape& shape, MatrixOf<Storage> heads) {
+  promise_latent("copy_latents", parts, shape.latent_parts(), heads, shape.latent_columns());
+  for_each_row(
+      "copy_latents", parts.extent(0), KOKKOS_LAMBDA(const Team& team) {
+        const int n = team.league_rank();
+        along(
+            team, shape.heads * shape.turned,
+            [&](int i) {
+              return parts(n, shape.kept() + i / shape.turned * shape.head_dim + i % shape.turned);
+            },
+            [&](int i, Storage x) {
+              heads(n, i / shape.turned * shape.kept() + i % shape.turned) = x;
+            });
+        along(
+            team, 2 * shape.kept(),
+            [&](int i) {
+              const int c = i % shape.kept();
+              return parts(n, c < shape.turned ? shape.rank + c : c - shape.turned);
+            },
+            [&](int i, Storage x) { heads(n, shape.heads * shape.kept() + i) = x; });
+      });
+}
+
 }  // namespace brume::kernels
 
 #include "kernels/instances/latent.hpp"
