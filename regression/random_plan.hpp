@@ -456,6 +456,23 @@ inline plan::Plan interleaved_plan(std::mt19937& random, model::Config& model, i
   return plan;
 }
 
+/// Gives the layers of a plan's first stage, last one or both to the stage next to it, so that the
+/// embedding or the head is alone.
+inline void empty_ends(int i, plan::Plan& plan) {
+  const int stages = plan.num_stages();
+  const auto empty = [&](int end, int beside) {
+    plan::Stage &from = plan.stages[std::size_t(end)], &to = plan.stages[std::size_t(beside)];
+    if (to.layers == 0) return;
+    to.layers += std::exchange(from.layers, 0);
+    from.ckpt_layers = from.stored_layers = 0;
+  };
+  if (stages > 1 && i % 3 != 1) empty(0, 1);
+  if (stages > 1 && i % 3 != 0) empty(stages - 1, stages - 2);
+  int first = 0;
+  for (plan::Stage& stage : plan.stages)
+    stage.first_layer = std::exchange(first, first + stage.layers);
+}
+
 /// Lets ranks of a plan share sequences: data-parallel ranks of stages become context-parallel
 /// ones, and every stage has so many sequences of a microbatch.
 /// @return whether any of them does; else the plan stays as it is

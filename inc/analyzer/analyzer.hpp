@@ -24,10 +24,11 @@ using symbolic::Expr;
 
 /// The inputs that stay fixed while a stage's strategy varies.
 struct StageRole {
-  bool first = true;  ///< holds the embedding
-  bool last = true;   ///< holds the head
-  int group = 0;      ///< group of the machine, which gives the times
-  int before = 0;     ///< groups of the stages beside it; its own where there is none
+  bool first = true;   ///< holds the embedding
+  bool last = true;    ///< holds the head
+  bool layers = true;  ///< holds layers; else the embedding or the head alone
+  int group = 0;       ///< group of the machine, which gives the times
+  int before = 0;      ///< groups of the stages beside it; its own where there is none
   int after = 0;
   int frozen = 0;     ///< number of first blocks that are not trained
   int dense = 0;      ///< number of first layers without experts where others have them

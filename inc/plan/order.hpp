@@ -85,9 +85,6 @@ struct Order {
   /// True for 1F1B, ahead or not: no chunks, whole backwards.
   constexpr bool is_1f1b() const { return chunks == 1 && zero_bubble == 0; }
   constexpr bool splits_backward() const { return zero_bubble != 0; }
-  /// First block of a model that a backward may pass over. A split backward of an embedding has
-  /// only its second part.
-  constexpr int first_backward_block() const { return splits_backward() ? 1 : 0; }
   /// True if each message has a whole pass to travel, because stages are further ahead than in
   /// 1F1B. With two microbatches none can.
   constexpr bool messages_run_ahead(int microbatches) const {

@@ -69,6 +69,10 @@ struct Plan {
   /// Groups of devices that the stages lie on: the first stages, one each.
   int pipeline_size() const { return num_stages() / order.chunks; }
   PipelineShape shape() const { return {pipeline_size(), microbatches}; }
+  /// Whether a stage may have no layer, because it holds the embedding or the head.
+  bool may_lack_layers(int stage) const {
+    return num_stages() > 1 && (stage == 0 || stage + 1 == num_stages());
+  }
   int devices() const;
   bool operator==(const Plan&) const = default;
 };
@@ -91,6 +95,9 @@ void check(const Plan& plan, const model::Config& model, const hardware::Cluster
 
 /// The part of it that all plans for a model have in common: whether GPUs have kernels for it.
 void check_model(const model::Config& model, const hardware::Cluster& cluster);
+
+/// The blocks of a stage for people: "0-3", "embedding", "head".
+std::string blocks_text(const Plan& plan, int stage);
 
 /// A table for people, one line a stage.
 std::string table(const Plan& plan, std::size_t columns = usual_columns);
@@ -156,5 +163,9 @@ struct BlockRange {
   int last;  ///< inclusive
 };
 BlockRange block_range(const Plan& plan, int stage);
+
+/// The last block over which backwards of a stage pass, if the model trains all. A split backward
+/// of an embedding has its second part only, unless the stage has no layer.
+int last_backward_block(const Plan& plan, int stage);
 
 }  // namespace brume::plan

@@ -144,7 +144,7 @@ struct Task {
   Phase phase = Phase::train;
   model::SegmentKind segment = model::SegmentKind::embedding;
   int run = 0;     ///< index of a run between the exchanges of a segment
-  int block = -1;  ///< model block
+  int block = -1;  ///< model block; of a tied table's messages TiedPart
   int microbatch = -1;
   model::AxisSet group = {};   ///< axes of a collective; empty: none
   int peer = -1;               ///< rank in the job, of send and recv
@@ -156,6 +156,9 @@ struct Task {
   const Operand* find(Role role, int index = 0) const;
   const Operand& at(Role role, int index = 0) const;  ///< @throws Error(bug) when there is none
 };
+
+/// Numbers in place of a block for messages of a tied table and of its gradient.
+enum TiedPart { tied_ahead = -1, tied_rest = -2 };
 
 std::string label(const Task& task);  ///< "backward block 3 mlp, microbatch 5"
 /// Bytes that a task moves, updates or clears; 0 for passes over segments.

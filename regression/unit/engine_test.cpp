@@ -370,6 +370,32 @@ TEST_P(ZeroBubbleContract, RandomPlanOfExpertsTrainsLikeOneRank) {
 
 INSTANTIATE_TEST_SUITE_P(Engine, ZeroBubbleContract, ::testing::Range(0, test::trials(6)));
 
+class LoneEndsContract : public ::testing::TestWithParam<int> {};
+
+// The embedding alone on the first stage, the head alone on the last one, or both, in all orders of
+// passes, on 2 to 8 ranks.
+TEST_P(LoneEndsContract, RandomPlanTrainsLikeOneRank) {
+  const int i = GetParam();
+  std::mt19937 random(unsigned(i) * 6700417 + 23);
+  model::Config model = i % 2 == 0 ? test::random_model(random) : test::random_family_model(random);
+  model.tied_head = i / 2 % 2 == 0;
+  plan::Plan plan;
+  do {
+    if (i % 4 == 1) {
+      plan = test::interleaved_plan(random, model, 8);
+    } else if (i % 4 == 2) {
+      plan = test::zero_bubble_plan(random, model, 8);
+    } else {
+      plan = test::mixed_plan(random, model, 8);
+    }
+  } while (plan.num_stages() < 2);
+  if (i % 8 == 3) test::freeze_some(i - 1, model);
+  test::empty_ends(i / 4, plan);
+  expect_contract(model, plan, test::head_tokens(i));
+}
+
+INSTANTIATE_TEST_SUITE_P(Engine, LoneEndsContract, ::testing::Range(0, test::trials(8)));
+
 class ReplicasContract : public ::testing::TestWithParam<int> {};
 
 // Two replicas on two ranks each, and three, with nothing and with half of all state on the host.

@@ -8,6 +8,7 @@
 #include <set>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "base/error.hpp"
@@ -153,9 +154,32 @@ TEST(PlanCheck, AcceptsStagesThatDiffer) {
             "");
 }
 
+// The first stage may hold the embedding alone, the last one the head; another one has a layer.
+TEST(PlanCheck, AcceptsStagesWithoutLayersAtTheEnds) {
+  const auto of = [](const std::vector<int>& layers) {
+    return refusal([&](Plan& p) {
+      const Stage like = p.stages[0];
+      p.stages.clear();
+      int first = 0;
+      for (const int count : layers) {
+        Stage& stage = p.stages.emplace_back(like);
+        stage.first_layer = std::exchange(first, first + count);
+        stage.layers = count;
+        stage.ckpt_layers = 0;
+      }
+    });
+  };
+  EXPECT_EQ(of({0, 5}), "");
+  EXPECT_EQ(of({5, 0}), "");
+  EXPECT_NE(of({0, 0, 5}).find("stage 1: layers must be from 1 to the 5 that are left, found 0"),
+            std::string::npos)
+      << of({0, 0, 5});
+}
+
 TEST(PlanCheck, NamesWhatIsWrong) {
   const std::vector<std::pair<std::function<void(Plan&)>, std::string>> cases{
       {[](Plan& p) { p.stages[1].layers = 1; }, "add up to 4, the model has 5"},
+      {[](Plan& p) { p.stages[0].layers = -1; }, "stage 0: layers must be at least 0, found -1"},
       {[](Plan& p) { p.stages[1].first_layer = 2; }, "stage 1: first_layer must be 3"},
       {[](Plan& p) { p.stages[0].dp = 1; }, "stage 0: dp x tp = 1 x 2"},
       {[](Plan& p) { p.stages[1].microbatch = 1; },

@@ -66,6 +66,7 @@ class RandomPlans : public ::testing::TestWithParam<int> {
       if (GetParam() % 8 == 4) test::adapt(GetParam(), model);
       plan = GetParam() % 3 == 2 ? test::zero_bubble_plan(random, model, 8)
                                  : test::interleaved_plan(random, model, 8);
+      if (GetParam() % 4 == 2) test::empty_ends(GetParam(), plan);
       return;
     }
     if (GetParam() % 7 == 3)
@@ -81,6 +82,7 @@ class RandomPlans : public ::testing::TestWithParam<int> {
     plan = GetParam() < num_equal_plans ? test::random_plan(random, model, 8)
                                         : test::mixed_plan(random, model, 12);
     if (GetParam() % 4 == 3) test::share_sequences(model, plan, 1);
+    if (GetParam() % 4 == 2) test::empty_ends(GetParam(), plan);
   }
   model::Config model;
   plan::Plan plan;

@@ -86,6 +86,22 @@ TEST(StageMemory, MatchesLiveBytesOfStagesThatDiffer) {
   }
 }
 
+TEST(StageMemory, MatchesLiveBytesOfStagesWithoutLayers) {
+  std::mt19937 random(3);
+  for (int trial = 0; trial < test::trials(40) && !testing::Test::HasFailure(); ++trial) {
+    model::Config model = samples::small_model(3 + int(random() % 4), random() % 2 == 0);
+    if (trial % 2 == 1) model.head_tokens = 24;
+    plan::Plan plan = test::mixed_plan(random, model, 16);
+    for (plan::Stage& stage : plan.stages) {
+      stage.zero_level = std::min(stage.zero_level, 1);
+      stage.weight_offload_ratio = stage.grad_offload_ratio = 0.0;
+      stage.optim_disk_ratio = stage.act_disk_ratio = stage.host_update_ratio = 0.0;
+    }
+    test::empty_ends(trial, plan);
+    compare(plan, model);
+  }
+}
+
 /// A stage's formulas against the live bytes of its last data-parallel rank, whose shard has most
 /// of what lies on the host.
 struct Comparison {
@@ -175,6 +191,41 @@ TEST(StageMemory, ComesCloseForUpdatesOnTheHost) {
     compare_state(plan, model, all);
   }
   EXPECT_GE(all.close, 97 * all.compared / 100) << all.close << " of " << all.compared;
+}
+
+// The first data-parallel rank gets a tied table's gradients, the last one has most on the host.
+TEST(StageMemory, ComesCloseForStagesWithoutLayers) {
+  std::mt19937 random(13);
+  int compared = 0, close = 0;
+  for (int trial = 0; trial < test::trials(40); ++trial) {
+    model::Config model = samples::small_model(3 + int(random() % 4), random() % 2 == 0);
+    widen(random, model);
+    plan::Plan plan = test::mixed_plan(random, model, 16);
+    for (plan::Stage& stage : plan.stages) stage.act_offload_ratio = stage.act_disk_ratio = 0.0;
+    test::empty_ends(trial, plan);
+    const Prediction prediction = analyze(plan, model, samples::round_profile());
+    for (const int i : {0, plan.num_stages() - 1}) {
+      const plan::Stage& stage = plan.stages[std::size_t(i)];
+      if (stage.layers > 0) continue;
+      std::array<double, 2> live{};
+      for (const int rank : {0, stage.data_ranks() - 1}) {
+        const schedule::Program program = program_of(plan, model, i, rank);
+        for (std::size_t tier = 0; tier < 2; ++tier)
+          live[tier] = std::max(live[tier], double(program.live_peak_bytes[tier]));
+      }
+      const StagePrediction& p = prediction.stages[std::size_t(i)];
+      for (const auto& [bytes, is] :
+           {std::pair(p.peak_bytes(), live[0]), {p.host_bytes, live[1]}}) {
+        const double off = std::abs(double(bytes) - is);
+        ++compared;
+        close += off <= std::max(0.01 * is, 1048576.0);
+        EXPECT_LE(off, std::max(0.15 * is, 65536.0))
+            << "stage " << i << ": " << bytes << " instead of " << is << "\n"
+            << plan::text(plan);
+      }
+    }
+  }
+  EXPECT_GE(close, 90 * compared / 100) << close << " of " << compared;
 }
 
 // Ranks that hold several stages, of few layers and with all knobs but the disk. What passes

@@ -13,6 +13,7 @@
 #include "schedule/compile.hpp"
 #include "schedule/simulate.hpp"
 #include "schedule/steady.hpp"
+#include "trials.hpp"
 
 namespace brume::analyzer {
 namespace {
@@ -668,6 +669,20 @@ TEST(StageTime, StagesThatDifferAreCloseToTheSimulation) {
     const double found = ratio(plan, model, faster(1));
     EXPECT_GE(found, 0.96) << plan::text(plan);
     EXPECT_LE(found, 1.06) << plan::text(plan);
+  }
+}
+
+TEST(StageTime, StagesWithoutLayersAreCloseToTheSimulation) {
+  std::mt19937 random(8);
+  for (int trial = 0; trial < test::trials(30); ++trial) {
+    model::Config model = samples::small_model(6, trial % 2 == 0);
+    plan::Plan plan = trial % 3 == 0   ? test::interleaved_plan(random, model, 12)
+                      : trial % 3 == 1 ? test::zero_bubble_plan(random, model, 12)
+                                       : test::mixed_plan(random, model, 12);
+    test::empty_ends(trial / 3, plan);
+    const double found = ratio(plan, model, faster(1));
+    EXPECT_GE(found, 0.9) << plan::text(plan);
+    EXPECT_LE(found, 1.1) << plan::text(plan);
   }
 }
 

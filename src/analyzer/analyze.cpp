@@ -67,6 +67,7 @@ StageRole role_of(const plan::Plan& plan, int stage, const model::Config& model,
   return {
       .first = first,
       .last = last,
+      .layers = plan.stages[stage].layers > 0,
       .group = own,
       .before = first ? own : group(stage - 1),
       .after = last ? own : group(stage + 1),
@@ -199,7 +200,7 @@ ChunkBytes Analyzer::chunk_bytes(const plan::Plan& plan, int stage, std::vector<
   bytes.forward = bytes_with(many).forward - many * bytes.kept;
   bytes.between_parts = split_backward(plan, stage).between_bytes;
   // At the last layer of a first part, the stage's first one, all others have done theirs.
-  const double others = 1.0 - 1.0 / plan.stages[stage].layers;
+  const double others = 1.0 - 1.0 / std::max(plan.stages[stage].layers, 1);
   bytes.backward += others * (bytes.between_parts - bytes.kept);
   return bytes;
 }

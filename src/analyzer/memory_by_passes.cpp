@@ -50,7 +50,8 @@ SecondPart second_part(const plan::Plan& plan, int stage, const model::Config& m
     return price::segment_s(model, profile, kind, pass, s.split());
   };
   SecondPart part{};
-  if (stage == 0) part.work_s = seconds(model::SegmentKind::embedding, price::Pass::backward);
+  if (stage == 0 && s.layers > 0)
+    part.work_s = seconds(model::SegmentKind::embedding, price::Pass::backward);
   each_segment(s, model, [&](model::SegmentKind kind, bool stores) {
     part.work_s += seconds(
         kind, stores ? price::Pass::stored_backward_weights : price::Pass::backward_weights);

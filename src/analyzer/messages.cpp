@@ -166,7 +166,7 @@ void MessageTimes::add(const plan::Plan& plan, Pipeline& pipeline) {
     const price::Ranks shards = price::ranks(stage, model::Axis::shard);
     const hardware::Interference slow = machine_.profile(machine_.index(stage.group))
                                             .interference_model(shards.nodes, shards.per_node);
-    pipeline.beside.push_back({.layers = stage.layers,
+    pipeline.beside.push_back({.layers = std::max(stage.layers, 1),
                                .recomputed = stage.ckpt_layers,
                                .slowed = slow.added[0][1],
                                .slows = slow.added[1][0],

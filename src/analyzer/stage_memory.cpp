@@ -61,8 +61,6 @@ class StageMemoryBuilder {
   MemoryExpressions build() const;
 
  private:
-  Expr persistent_bytes() const;
-
   Expr is_recomputed(const Expr& j) const { return less(v_.l - v_.c, j); }
   /// Layers that keep nothing for a backward, as they have none: 1 to that number.
   double frozen() const { return role_.frozen_layers(); }
@@ -123,7 +121,6 @@ class StageMemoryBuilder {
   LayerBytes kept_;
   LayerBytes moved_, to_disk_;  ///< what offload moves of these, and of that what goes to the disk
   Expr table_elements_;         ///< of this rank's part of the token table
-  double weight_bytes_;         ///< of an element
 };
 
 StageMemoryBuilder::StageMemoryBuilder(const model::Config& model, StageRole role)
@@ -135,8 +132,7 @@ StageMemoryBuilder::StageMemoryBuilder(const model::Config& model, StageRole rol
       stream_(model::stream_bytes(model)),
       shard_(model::stream_shard_bytes(model)),
       shared_(less(1.0, v_.tp)),
-      table_elements_(model::token_table_elements(model)),
-      weight_bytes_(model::weight_bytes(model.precision)) {
+      table_elements_(model::token_table_elements(model)) {
   Expr cheap = 0.0;
   for (SegmentKind kind : model::segment_kinds(model, model::BlockKind::layer)) {
     segments_.emplace_back(model, kind);
@@ -192,17 +188,23 @@ std::vector<Expr> StageMemoryBuilder::turning_points() const {
 
 // --- what lives from step to step ---------------------------------------------------------------
 
-Expr StageMemoryBuilder::persistent_bytes() const {
-  const Expr whole = double(model::token_bytes) * v_.b * double(model_.seq_len) * v_.G;
-  const Expr batch = whole / v_.cp;
-  Expr sum = state_.device_bytes() + 2.0 * sizeof(double);
-  if (role_.first) sum += batch;
-  if (role_.last) sum += batch + 2.0 * sizeof(double);
-  if (model_.isolated) sum += whole;
-  if (role_.last && !role_.first && model_.tied_head)
-    sum += (weight_bytes_ + (model_.trains_table() ? model::grad_bytes : 0)) * table_elements_;
+}  // namespace
+
+Expr persistent_bytes(const model::Config& model, StageRole role, const StateMemory& state) {
+  const Variables v(model);
+  const Expr whole = double(model::token_bytes) * v.b * double(model.seq_len) * v.G;
+  const Expr batch = whole / v.cp;
+  Expr sum = state.device_bytes() + 2.0 * sizeof(double);
+  if (role.first) sum += batch;
+  if (role.last) sum += batch + 2.0 * sizeof(double);
+  if (model.isolated) sum += whole;
+  if (role.last && !role.first && model.tied_head)
+    sum += (model::weight_bytes(model.precision) + (model.trains_table() ? model::grad_bytes : 0)) *
+           model::token_table_elements(model);
   return sum;
 }
+
+namespace {
 
 // --- a microbatch on its way ---------------------------------------------------------------------
 
@@ -503,7 +505,7 @@ Expr StageMemoryBuilder::highest_backward() const {
 }
 
 MemoryExpressions StageMemoryBuilder::build() const {
-  const Expr persistent = persistent_bytes();
+  const Expr persistent = persistent_bytes(model_, role_, state_);
   const Expr later = less(1.0, v_.G);  // there is a microbatch after the first
   Expr forward = first_forward();
   for (const Expr& j : {v_.l, v_.l - 1.0}) forward = max(forward, later * steady_forward(j));
@@ -574,7 +576,7 @@ Expr StageMemoryBuilder::host_bytes() const {
 }  // namespace
 
 MemoryExpressions stage_memory(const model::Config& model, StageRole role) {
-  return StageMemoryBuilder(model, role).build();
+  return role.layers ? StageMemoryBuilder(model, role).build() : lone_block_memory(model, role);
 }
 
 }  // namespace brume::analyzer

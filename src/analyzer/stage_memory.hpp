@@ -2,7 +2,7 @@
 /// form.
 #pragma once
 
-#include "analyzer/analyzer.hpp"
+#include "state_memory.hpp"
 
 namespace brume::analyzer {
 
@@ -15,6 +15,12 @@ struct MemoryExpressions {
   Expr kept_bytes;        ///< ... by a microbatch between its forward and its backward
 };
 
+/// Device bytes that a stage keeps from step to step.
+Expr persistent_bytes(const model::Config& model, StageRole role, const StateMemory& state);
+
 MemoryExpressions stage_memory(const model::Config& model, StageRole role);
+
+/// The same for a stage without layers.
+MemoryExpressions lone_block_memory(const model::Config& model, StageRole role);
 
 }  // namespace brume::analyzer

@@ -40,6 +40,10 @@ class StageTimeBuilder {
   bool has_embedding(Direction direction) const {
     return direction == Direction::forward ? role_.first : role_.trains_embedding();
   }
+  /// The block whose gradients are the last ones.
+  const BlockCosts& first_trained() const {
+    return role_.trains_embedding() ? embedding_ : role_.layers || !role_.last ? block_ : head_;
+  }
   double frozen() const { return role_.frozen_layers(); }
   Expr trained_layers() const { return v_.l - frozen(); }
   Expr tail_s(const Load& load) const;
@@ -96,6 +100,7 @@ StageTimeBuilder::StageTimeBuilder(const model::Config& model, const hardware::M
     dense_ = min(double(role.dense), v_.l) / v_.l;
     block_ = mean(dense_, block_costs(model, costs_, blocks_.dense_layer), block_);
   }
+  if (!role.layers) block_ = {};
   head_ = block_costs(model, costs_, blocks_.head);
   stored_ = layer_costs(model, costs_, model::Recompute::none, dense_);
   selective_ = layer_costs(model, costs_, model::Recompute::selective, dense_);
@@ -105,6 +110,8 @@ StageTimeBuilder::StageTimeBuilder(const model::Config& model, const hardware::M
   embedding_forward_s_ = segment_s(SegmentKind::embedding, Pass::forward) +
                          costs_.of_stream(reduce_scatter, SegmentKind::embedding);
   embedding_backward_s_ = segment_s(SegmentKind::embedding, Pass::backward);
+  if (!role.layers)  // its gradient comes in shards
+    embedding_backward_s_ += costs_.of_stream(all_gather, SegmentKind::embedding);
   const Expr statistics_bytes = model::segment(model, SegmentKind::head).saved.back().bytes();
   const Expr piece_s = segment_s(SegmentKind::head, Pass::forward) +
                        costs_.collective(all_gather, model::Axis::tp, statistics_bytes);
@@ -113,10 +120,13 @@ StageTimeBuilder::StageTimeBuilder(const model::Config& model, const hardware::M
   // still here; that of the last layer is brought together beside the first piece.
   const Expr pieces = model::head_pieces(model).count;
   const Expr backward_s = segment_s(SegmentKind::head, Pass::backward);
-  head_backward_s_ =
-      costs_.overlapped(backward_s, costs_.of_stream(all_gather, kinds_.back()), 0.0, 0.0) +
-      (pieces - 1.0) * (piece_s + backward_s) +
-      costs_.gradient_sum(SegmentKind::head, kinds_.back());
+  head_backward_s_ = (pieces - 1.0) * (piece_s + backward_s);
+  if (role.layers)
+    head_backward_s_ +=
+        costs_.overlapped(backward_s, costs_.of_stream(all_gather, kinds_.back()), 0.0, 0.0) +
+        costs_.gradient_sum(SegmentKind::head, kinds_.back());
+  else
+    head_backward_s_ += backward_s + costs_.of_stream(reduce_scatter, SegmentKind::head);
 }
 
 // --- windows ------------------------------------------------------------------------------------
@@ -131,6 +141,7 @@ Load StageTimeBuilder::weights_of_head() const {
 /// How much of the copies out of the last stage is left when its last forward over a layer is done:
 /// they go on beside the head's passes.
 Expr StageTimeBuilder::left_out_s() const {
+  if (!role_.layers) return 0.0;
   const LayerCosts last = last_layer(v_.l, v_.k, v_.c);
   return less(1.0, v_.l) * max(last.out_s - last.forward_s - last.forward_tp_s, 0.0);
 }
@@ -219,7 +230,7 @@ LayerCosts StageTimeBuilder::last_layer(const Expr& layers, const Expr& stored,
 /// Sum over the stage's layers that pass in this direction. Frozen ones have no update, so their
 /// first forward is as the later ones.
 Expr StageTimeBuilder::layers_s(Direction direction, Microbatch which) const {
-  if (role_.trains_all_layers()) return layers_s(direction, which, v_.l);
+  if (role_.trains_all_layers() || !role_.layers) return layers_s(direction, which, v_.l);
   if (direction == Direction::backward)
     return less(frozen(), v_.l) * layers_s(direction, which, max(trained_layers(), 1.0));
   const Expr share = trained_layers() / v_.l;
@@ -237,6 +248,7 @@ Expr StageTimeBuilder::layers_s(Direction direction, Microbatch which, const Exp
 /// last c recomputed.
 template <typename Of>
 Expr StageTimeBuilder::over_layers(const Expr& layers, Of&& of) const {
+  if (!role_.layers) return 0.0;
   const bool all = role_.trains_all_layers();
   const Expr c = all ? v_.c : min(v_.c, layers), k = all ? v_.k : max(v_.k - (v_.l - layers), 0.0);
   const Expr several = less(1.0, layers);
@@ -323,7 +335,7 @@ Expr update_s(const Load& update) {
 Expr StageTimeBuilder::first_updates_s() const {
   if (role_.frozen > 0) return 0.0;
   const Load &embedding = embedding_.update, &block = block_.update;
-  if (!role_.first) return update_s(block);
+  if (!role_.first) return update_s(role_.layers ? block : head_.update);
   // What the processor steps comes down before it; of two blocks it steps one after the other.
   const Expr host_s = embedding.host_s + embedding.down_s + block.host_s;
   // The layer's state comes in beside the embedding's step, and then beside what leaves of that.
@@ -341,6 +353,7 @@ Expr StageTimeBuilder::first_updates_s() const {
 /// come in too; there is no place for more until the third one's state has left again, after the
 /// first forward over a layer. The head, whose state is larger, has no place before that either.
 Expr StageTimeBuilder::updates_ahead_s() const {
+  if (!role_.layers) return 0.0;
   const Expr window_s =
       max(layer_s(Direction::forward, Microbatch::first, selective_, 0.0, 0.0) -
               layer_s(Direction::forward, Microbatch::middle, selective_, 0.0, 0.0),
@@ -355,6 +368,7 @@ Expr StageTimeBuilder::updates_ahead_s() const {
 
 /// What a stage recomputes of the layer that takes a gradient, before it needs that.
 Expr StageTimeBuilder::recompute_ahead_s() const {
+  if (!role_.layers) return 0.0;
   return less(0.0, min(v_.c, trained_layers())) * recomputed_.recompute_ahead_s;
 }
 
@@ -390,7 +404,7 @@ void StageTimeBuilder::ends(TimeTerms& terms) const {
   terms.last_s.push_back({"gradient reduction beside the last backward",
                           added_s(Direction::backward, Microbatch::last)});
   terms.ahead_s.push_back({"updates before the first input", updates_ahead_s()});
-  const Load& reduction = (role_.trains_embedding() ? embedding_ : block_).last_grads;
+  const Load& reduction = first_trained().last_grads;
   terms.end_s.push_back(
       {"last gradient reduction", reduction.reduce_s + reduction.sums_s + reduction.out_s});
   // It stands before the next block's all-reduces, which wait for that block's last segment anyway.
@@ -404,9 +418,14 @@ void StageTimeBuilder::ends(TimeTerms& terms) const {
   };
   const Expr partial_s = of_layer(partial_sum_s);
   const Expr last_backward_s = costs_.segment(kinds_.back(), Pass::backward);
-  Expr exposed_s =
-      trained_layers() * max(partial_s - last_backward_s, 0.0) + min(partial_s, last_backward_s);
-  if (role_.last) exposed_s += max(partial_sum_s(blocks_.head) - last_backward_s, 0.0);
+  Expr exposed_s = 0.0;
+  if (role_.layers)
+    exposed_s =
+        trained_layers() * max(partial_s - last_backward_s, 0.0) + min(partial_s, last_backward_s);
+  if (role_.last) {
+    const Expr head_s = partial_sum_s(blocks_.head);
+    exposed_s += role_.layers ? max(head_s - last_backward_s, 0.0) : head_s;
+  }
   terms.last_s.push_back({"gradients partial over tp", exposed_s});
 
   const auto norm = [&](const model::Block& block) {
@@ -432,15 +451,18 @@ void StageTimeBuilder::ends(TimeTerms& terms) const {
 
 void StageTimeBuilder::tails(TimeTerms& terms) const {
   const auto backward_s = [&](Microbatch which) {
-    return role_.trains_embedding() ? tail_s(embedding_load(Direction::backward, which))
-                                    : layer_tail_s(Direction::backward, which);
+    if (role_.trains_embedding()) return tail_s(embedding_load(Direction::backward, which));
+    return role_.layers ? layer_tail_s(Direction::backward, which) : Expr(0.0);
   };
   // The last stage turns to its backward at once.
+  const auto forward_s = [&](Microbatch which) {
+    return role_.layers ? layer_tail_s(Direction::forward, which)
+                        : tail_s(embedding_load(Direction::forward, which));
+  };
   if (!role_.last) {
     terms.first_tail_s.push_back(
-        {"transfers after the first forward", layer_tail_s(Direction::forward, Microbatch::first)});
-    terms.forward_tail_s.push_back(
-        {"transfers after a forward", layer_tail_s(Direction::forward, Microbatch::middle)});
+        {"transfers after the first forward", forward_s(Microbatch::first)});
+    terms.forward_tail_s.push_back({"transfers after a forward", forward_s(Microbatch::middle)});
   }
   terms.backward_tail_s.push_back({"transfers after a backward", backward_s(Microbatch::middle)});
   terms.last_tail_s.push_back({"transfers after the last backward", backward_s(Microbatch::last)});

@@ -212,12 +212,24 @@ Expr StateMemory::when_stored(const Expr& block) const {
          select(late_, of(&Bytes::whole_grads, before) + leaving(before), leaving(block));
 }
 
-/// 1 for a stage of one layer between others: its slots follow each other.
+/// 1 for a stage of one layer between others, or of none: its slots follow each other.
 Expr StateMemory::lone_layer() const {
+  if (!role_.layers) return 1.0;
   return role_.first || role_.last ? Expr(0.0) : at_most(v_.l, 1.0);
 }
 
-Expr StateMemory::waits_for_grads() const { return lone_layer() * less(0.0, layer_.host_grads); }
+Expr StateMemory::waits_for_grads() const {
+  const Bytes& block = role_.layers ? layer_ : role_.first ? embedding_ : head_;
+  return lone_layer() * less(0.0, block.host_grads);
+}
+
+Expr StateMemory::left_by_lone_backward(const Expr& block) const {
+  return late_ * (1.0 - waits_for_grads()) * of(&Bytes::whole_grads, block);
+}
+
+Expr StateMemory::when_lone_stored(const Expr& block) const {
+  return (1.0 - late_) * (of(&Bytes::whole_grads, block) + of(&Bytes::host_grads, block));
+}
 
 // --- backward -----------------------------------------------------------------------------------
 

@@ -46,6 +46,9 @@ class StateMemory {
   /// Beside the backward of the stage's last block, by an earlier microbatch's backward.
   Expr left_by_backward(const Expr& block) const;
   Expr when_stored(const Expr& block) const;
+  /// The same two of a stage without layers; the second one in the first microbatch.
+  Expr left_by_lone_backward(const Expr& block) const;
+  Expr when_lone_stored(const Expr& block) const;
   /// 1 where a backward's prefetch waits until the earlier microbatch's gradients have left for the
   /// host, and everything else with them.
   Expr waits_for_grads() const;

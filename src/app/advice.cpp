@@ -74,7 +74,8 @@ void place_layers(plan::Plan& plan) {
 void add_moves(const plan::Plan& plan, std::vector<Neighbour>& all) {
   for (int from = 0; from < plan.num_stages(); ++from)
     for (int to = 0; to < plan.num_stages(); ++to) {
-      if (from == to || plan.stages[from].layers < 2) continue;
+      const int least = plan.may_lack_layers(from) ? 0 : 1;
+      if (from == to || plan.stages[from].layers <= least) continue;
       Neighbour moved{plan, fmt::format("one layer to stage {}", to), from};
       --moved.plan.stages[from].layers;
       ++moved.plan.stages[to].layers;

@@ -19,9 +19,10 @@ void check_layers(const Plan& plan, const model::Config& model) {
   int next = 0;
   for (int i = 0; i < plan.num_stages(); ++i) {
     const Stage& s = plan.stages[i];
-    stage_needs(s.layers <= model.num_layers - next, i,
-                "layers must be from 1 to the {} that are left, found {}", model.num_layers - next,
-                s.layers);
+    const int least = plan.may_lack_layers(i) ? 0 : 1;
+    stage_needs(least <= s.layers && s.layers <= model.num_layers - next, i,
+                "layers must be from {} to the {} that are left, found {}", least,
+                model.num_layers - next, s.layers);
     stage_needs(s.first_layer == next, i,
                 "first_layer must be {}, where the stage before it ends, found {}", next,
                 s.first_layer);

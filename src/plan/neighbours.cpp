@@ -24,6 +24,7 @@ using StageSet = std::vector<std::size_t>;
 
 /// Part of a count of layers that lies in one of several even parts of them.
 int part_of(int count, int layers, int first, int end) {
+  if (layers == 0) return 0;
   return int(std::int64_t{count} * end / layers - std::int64_t{count} * first / layers);
 }
 
@@ -168,7 +169,8 @@ class Neighbours {
     Plan plan = plan_;
     for (const std::size_t i : {from, to}) {
       Stage& stage = plan.stages[i];
-      int Stage::*const whole = stage.ckpt_layers == stage.layers     ? &Stage::ckpt_layers
+      int Stage::*const whole = stage.layers == 0                     ? nullptr
+                                : stage.ckpt_layers == stage.layers   ? &Stage::ckpt_layers
                                 : stage.stored_layers == stage.layers ? &Stage::stored_layers
                                                                       : nullptr;
       stage.layers += i == to ? 1 : -1;

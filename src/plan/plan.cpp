@@ -32,6 +32,12 @@ int Plan::devices() const {
   return sum;
 }
 
+std::string blocks_text(const Plan& plan, int stage) {
+  const Stage& s = plan.stages[stage];
+  if (s.layers == 0) return stage == 0 ? "embedding" : "head";
+  return fmt::format("{}-{}", s.first_layer, s.first_layer + s.layers - 1);
+}
+
 std::string table(const Plan& plan, std::size_t columns) {
   const bool grouped =
       std::ranges::any_of(plan.stages, [](const Stage& s) { return !s.group.empty(); });
@@ -48,8 +54,7 @@ std::string table(const Plan& plan, std::size_t columns) {
   Table table(header);
   for (int i = 0; i < plan.num_stages(); ++i) {
     const Stage& s = plan.stages[i];
-    std::vector<std::string> row{fmt::format("{}", i),
-                                 fmt::format("{}-{}", s.first_layer, s.first_layer + s.layers - 1)};
+    std::vector<std::string> row{fmt::format("{}", i), blocks_text(plan, i)};
     if (grouped) row.push_back(s.group);
     row.push_back(fmt::format("{} x {}", s.nodes, s.devices_per_node));
     for (const Knob* knob : shown) row.push_back(fmt::format("{}", number(*knob, plan, i)));
@@ -175,6 +180,11 @@ BlockRange block_range(const Plan& plan, int stage) {
   // Layer k is block k + 1; the embedding goes with the first stage, the head with the last.
   return {.first = stage == 0 ? 0 : s.first_layer + 1,
           .last = s.first_layer + s.layers + (last ? 1 : 0)};
+}
+
+int last_backward_block(const Plan& plan, int stage) {
+  const bool splits = plan.order.splits_backward() && plan.stages[stage].layers > 0;
+  return std::max(block_range(plan, stage).first, splits ? 1 : 0);
 }
 
 }  // namespace brume::plan

@@ -16,20 +16,17 @@ std::string if_used(const char* name, int degree) {
   return degree > 1 ? fmt::format(", {} {}", name, degree) : "";
 }
 
-std::string layers(const plan::Stage& stage) {
-  return fmt::format("{}-{}", stage.first_layer, stage.first_layer + stage.layers - 1);
-}
-
 }  // namespace
 
 StageBoxes stage_boxes(const plan::Plan& plan, std::size_t i, double left, double y) {
   constexpr double box = 13, gap = 2, between = 7;
   constexpr int most = 32;  // boxes of a stage
   const plan::Stage& stage = plan.stages[i];
-  StageBoxes out{.name = fmt::format("stage {}: layers {}, dp {}{}, tp {}{}, b {}, ZeRO {}{}", i,
-                                     layers(stage), stage.dp, if_used("cp", stage.cp), stage.tp,
-                                     if_used("ep", stage.ep), stage.microbatch, stage.zero_level,
-                                     stage.group.empty() ? "" : ", " + stage.group),
+  StageBoxes out{.name = fmt::format(
+                     "stage {}: {}{}, dp {}{}, tp {}{}, b {}, ZeRO {}{}", i,
+                     stage.layers > 0 ? "layers " : "", plan::blocks_text(plan, int(i)), stage.dp,
+                     if_used("cp", stage.cp), stage.tp, if_used("ep", stage.ep), stage.microbatch,
+                     stage.zero_level, stage.group.empty() ? "" : ", " + stage.group),
                  .path = {},
                  .rest = {},
                  .right = left};

@@ -30,9 +30,9 @@ std::int64_t transfer_bytes(const Task& task) {
 
 bool is_transfer(const Task& task) { return !task.group.empty() || task.peer >= 0; }
 
-/// The upper one of the blocks between which a stream passes; 0 of a tied table and its gradient.
+/// The upper one of the blocks between which a stream passes; below 0 for a tied table.
 int boundary(const Task& task) {
-  if (task.block <= 0) return 0;
+  if (task.block < 0) return task.block;
   const bool sends = task.operation == Operation::send;
   return task.block + (sends == (task.channel == Channel::p2p_forward) ? 1 : 0);
 }
@@ -64,9 +64,8 @@ class Meetings {
           all_ ? std::vector{rank, task.peer} : std::vector{stage(rank), stage(task.peer)};
       if (task.operation == Operation::recv) std::swap(key.parties[0], key.parties[1]);
       if (!all_) key.microbatch = task.microbatch;
-      if (!all_ && plan_.order.chunks > 1) key.boundary = boundary(task);
       // What comes ahead of a tied table's gradient, and the rest, are two messages.
-      if (!all_ && task.block <= 0) key.boundary = task.block;
+      if (!all_ && (plan_.order.chunks > 1 || task.block < 0)) key.boundary = boundary(task);
     }
     key.sequence = count_[rank][key]++;
     return key;

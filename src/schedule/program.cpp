@@ -95,6 +95,7 @@ const Operand& Task::at(Role role, int index) const {
 std::string label(const Task& task) {
   std::string text = name(task.operation);
   if (task.block >= 0) text += fmt::format(" block {}", task.block);
+  if (task.block < 0 && task.peer >= 0) text += " tied table";
   if (computes_segment(task.operation)) text += fmt::format(" {}", model::name(task.segment));
   if (task.microbatch >= 0) text += fmt::format(", microbatch {}", task.microbatch);
   if (task.peer >= 0) text += fmt::format(", peer {}", task.peer);

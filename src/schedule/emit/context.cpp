@@ -97,11 +97,12 @@ bool Context::offloads(int index) const {
   if (!is_layer(index) || stage_of(index).act_offload_ratio == 0.0 || !trains()) return false;
   if (!model.has_backward(index)) return false;
   // The last layer of the last stage is needed again at once: moving it out and back saves nothing.
-  return !is_head(index + 1);
+  const bool before_head = is_head(index + 1) && range(index).last > index;
+  return !before_head;
 }
 
 int Context::last_backward(int block) const {
-  return std::max({range(block).first, model.frozen_blocks, plan.order.first_backward_block()});
+  return std::max(plan::last_backward_block(plan, stage_index(block)), model.frozen_blocks);
 }
 
 bool Context::begins_pass(const Slot& slot) const {

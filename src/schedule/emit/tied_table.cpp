@@ -19,13 +19,13 @@ Part TiedTable::rows(BufferId buffer, int first, int count) const {
 
 void TiedTable::prefetch() {
   for (const plan::Message& message : weights_.receives)
-    build_.receive({Slot::Kind::update, 0, 0}, Channel::p2p_backward, message.source,
+    build_.receive({Slot::Kind::update, 0, tied_rest}, Channel::p2p_backward, message.source,
                    rows(persistent_.tied_weights, message.destination_first, message.count));
 }
 
 void TiedTable::send(const Slot& slot, const Weights& weights) {
   for (const plan::Message& message : weights_.sends)
-    build_.send(slot, Channel::p2p_backward, message.destination,
+    build_.send({slot.kind, slot.microbatch, tied_rest}, Channel::p2p_backward, message.destination,
                 rows(weights.use(0), message.source_first, message.count));
 }
 
@@ -48,8 +48,9 @@ void TiedTable::clear_grads(const Slot& slot) {
 
 namespace {
 
-/// A message's block is that of a tied table: -1 of what comes ahead, else 0.
-Slot part(const Slot& slot, bool ahead) { return {slot.kind, slot.microbatch, ahead ? -1 : 0}; }
+Slot part(const Slot& slot, bool ahead) {
+  return {slot.kind, slot.microbatch, ahead ? tied_ahead : tied_rest};
+}
 
 }  // namespace
 

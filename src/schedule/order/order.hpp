@@ -10,7 +10,7 @@ namespace brume::schedule {
 
 /// The unit of an order: one block's work on one microbatch, or its update. Where backwards are in
 /// two parts, `backward` is the first one of a layer and all of a head's, `weights` the second one
-/// of a layer and all of an embedding's.
+/// of a layer and all of an embedding's, unless its stage has no layer: that has whole backwards.
 struct Slot {
   enum class Kind { update, forward, backward, weights };
   Kind kind;

@@ -28,14 +28,15 @@ std::vector<Slot> slots(const plan::Plan& plan, int first, const std::vector<mod
       order.push_back({Kind::forward, m, block});
     }
   };
-  const auto backward = [&](int m, const plan::BlockRange& blocks) {
-    const int last = std::max({blocks.first, lowest, plan.order.first_backward_block()});
+  const auto backward = [&](int stage, int m, const plan::BlockRange& blocks) {
+    const int last = std::max(plan::last_backward_block(plan, stage), lowest);
     for (int block = blocks.last; block >= last; --block)
       order.push_back({Kind::backward, m, block});
   };
   const auto weights = [&](int stage, int m, const plan::BlockRange& blocks) {
     const int head = stage + 1 == plan.num_stages() ? 1 : 0;  // it has the first one
-    for (int block = blocks.last - head; block >= blocks.first; --block)
+    const bool lone = plan.stages[stage].layers == 0;         // so has an embedding by itself
+    for (int block = blocks.last - head; block >= blocks.first && !lone; --block)
       order.push_back({Kind::weights, m, block});
   };
   for (const plan::Pass& pass : passes(plan, first, options)) {
@@ -44,7 +45,7 @@ std::vector<Slot> slots(const plan::Plan& plan, int first, const std::vector<mod
     if (pass.weights)
       weights(stage, pass.microbatch, blocks);
     else
-      pass.forward ? forward(pass.microbatch, blocks) : backward(pass.microbatch, blocks);
+      pass.forward ? forward(pass.microbatch, blocks) : backward(stage, pass.microbatch, blocks);
   }
   return order;
 }
