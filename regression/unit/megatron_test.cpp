@@ -231,6 +231,8 @@ TEST_F(Megatron, StagesOnTheSameDevicesAreVirtual) {
   EXPECT_EQ(value("--pipeline-model-parallel-layout"), "-");
   plan.stages[1].layers = 3, plan.stages[2].layers = 1;
   EXPECT_EQ(value("--pipeline-model-parallel-layout"), "Et*2|t*3|t*1|t*2L");
+  plan.stages[0].layers = plan.stages[3].layers = 0, plan.stages[2].layers = 5;
+  EXPECT_EQ(value("--pipeline-model-parallel-layout"), "E|t*3|t*5|L");
   plan.order.run_ahead = 1;
   EXPECT_NE(refusal().find("run_ahead"), std::string::npos);
   plan.order.run_ahead = 2;
@@ -576,14 +578,17 @@ TEST_F(MegatronArguments, LayoutsOfStagesAreWrittenOut) {
   EXPECT_EQ(layers("Et*3|tL"), (std::vector{3, 1}));
   EXPECT_EQ(layers("E,t|(t)*3,L"), (std::vector{1, 3}));
   EXPECT_EQ(layers("E(t|)*3tL"), (std::vector{1, 1, 1, 1}));  // two chunks a stage
-  EXPECT_EQ(layers("E|tt|t|tL"), (std::vector{1, 3}));        // one, because a part has no layers
+  EXPECT_EQ(layers("E|tt|t|tL"), (std::vector{0, 2, 1, 1}));  // the embedding alone
+  EXPECT_EQ(layers("Et*4|L"), (std::vector{4, 0}));
+  EXPECT_EQ(layers("E|tt|tt|L"), (std::vector{0, 2, 2, 0}));
+  EXPECT_EQ(layers("Et||tt|tL"), (std::vector{3, 1}));  // one, because a part has no layers
   const auto refused = [&](const std::string& layout) {
     return refusal_of(few + ("--pipeline-model-parallel-size 2 "
                              "--pipeline-model-parallel-layout '" +
                              layout + "'"));
   };
   EXPECT_NE(refused("Et|tL").find("2 layers"), std::string::npos);
-  EXPECT_NE(refused("Et*4|L").find("without layers"), std::string::npos);
+  EXPECT_NE(refused("Et*4||L").find("3 parts"), std::string::npos);
   EXPECT_NE(refused("Et*4L").find("1 parts for 2 stages"), std::string::npos);
   EXPECT_NE(refused("Et*3|tmL").find("several tokens"), std::string::npos);
   EXPECT_NE(refused("E((t|tL").find("bracket"), std::string::npos);
@@ -612,13 +617,34 @@ TEST_F(MegatronArguments, VirtualStagesAreChunks) {
             std::string::npos);
 }
 
+// Embedding and loss count as a layer each: 4 + 2 layers are six parts of one.
+TEST_F(MegatronArguments, EmbeddingAndLossMayCountAsLayers) {
+  const auto layers = [&](const std::string& arguments) {
+    std::vector<int> found;
+    for (const plan::Stage& stage :
+         read(few + ("--pipeline-model-parallel-size 2 " + arguments)).plan.stages)
+      found.push_back(stage.layers);
+    return found;
+  };
+  const std::string both =
+      "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split ";
+  EXPECT_EQ(layers(both), (std::vector{2, 2}));
+  EXPECT_EQ(layers(both + "--num-layers-per-virtual-pipeline-stage 1"),
+            (std::vector{0, 1, 1, 1, 1, 0}));
+  EXPECT_EQ(layers(both + "--num-virtual-stages-per-pipeline-rank 3"),
+            (std::vector{0, 1, 1, 1, 1, 0}));
+  EXPECT_NE(refusal_of(few + ("--pipeline-model-parallel-size 2 " + both +
+                              "--decoder-first-pipeline-num-layers 1"))
+                .find("excludes"),
+            std::string::npos);
+}
+
 TEST_F(MegatronArguments, ThatChangeTheModelOtherwiseAreRefusedByName) {
   EXPECT_EQ(refusal_of(few), "");
   for (const char* argument :
        {"--hierarchical-context-parallel-sizes 2", "--squared-relu", "--window-size 128,0",
         "--multi-latent-attention", "--optimizer sgd", "--position-embedding-type none",
-        "--rotary-percent 0.5", "--account-for-loss-in-pipeline-split",
-        "--lr-decay-style inverse-square-root"}) {
+        "--rotary-percent 0.5", "--lr-decay-style inverse-square-root"}) {
     const std::string found = refusal_of(few + std::string(argument)), all = argument;
     EXPECT_NE(found.find(all.substr(0, all.find(' '))), std::string::npos)
         << argument << ": " << found;

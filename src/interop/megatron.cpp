@@ -204,8 +204,8 @@ void add_experts(Arguments& arguments, const model::Config& model, const plan::S
   if (model.z_loss > 0.0) arguments.push_back({"--moe-z-loss-coeff", as_argument(model.z_loss)});
 }
 
-/// Layers of each stage: "Et*16|t*15L", of stages alike nothing. Stages on the same devices are its
-/// virtual ones.
+/// Layers of each stage: "Et*16|t*15L", "E|t*2|L", of stages alike nothing. Stages on the same
+/// devices are its virtual ones.
 void add_pipeline(Arguments& arguments, const plan::Plan& plan) {
   if (plan.num_stages() == 1) return;
   arguments.push_back({"--pipeline-model-parallel-size", as_argument(plan.pipeline_size())});
@@ -217,13 +217,15 @@ void add_pipeline(Arguments& arguments, const plan::Plan& plan) {
       }))
     return;
   std::string layout = "E";
-  for (std::size_t i = 0; i < plan.stages.size(); ++i)
-    layout += fmt::format("{}t*{}", i > 0 ? "|" : "", layers(plan.stages[i]));
+  for (std::size_t i = 0; i < plan.stages.size(); ++i) {
+    if (i > 0) layout += "|";
+    if (layers(plan.stages[i]) > 0) layout += fmt::format("t*{}", layers(plan.stages[i]));
+  }
   arguments.push_back({"--pipeline-model-parallel-layout", layout + "L"});
 }
 
 void add_recomputation(Arguments& arguments, const plan::Plan& plan) {
-  const int layers = plan.stages[0].ckpt_layers;
+  const int layers = std::ranges::max(plan.stages, {}, &plan::Stage::ckpt_layers).ckpt_layers;
   bool all = true;
   for (const plan::Stage& stage : plan.stages) all = all && stage.ckpt_layers == stage.layers;
   if (all) {
@@ -233,7 +235,7 @@ void add_recomputation(Arguments& arguments, const plan::Plan& plan) {
     return;
   }
   for (const plan::Stage& stage : plan.stages)
-    require_like(stage.ckpt_layers == layers,
+    require_like(stage.ckpt_layers == layers || stage.layers == 0,
                  "stages with different full_recompute_layers: it has one number for all");
   // It recomputes the first so many layers of a stage where the plan has the last: the same work.
   if (layers > 0)

@@ -40,8 +40,6 @@ constexpr std::pair<const char*, const char*> unlike[] = {
     {"fp32-residual-connection", ""},
     {"cpu-offloading-num-layers", "0"},
     {"fine-grained-activation-offloading", ""},
-    {"account-for-embedding-in-pipeline-split", ""},
-    {"account-for-loss-in-pipeline-split", ""},
     {"freeze-all-layers", ""},
 };
 
@@ -312,6 +310,7 @@ constexpr const char* one_chunk =
     "the plan has one chunk of layers a stage, so its pipeline fills more slowly";
 
 /// Chunks of layers of each stage.
+/// @param num_layers  of the model, and of embedding and head if they count as layers
 int num_chunks(GivenArguments& given, int num_layers, int num_stages) {
   const int chunks = given.number<int>("num-virtual-stages-per-pipeline-rank").value_or(1);
   const std::optional<int> layers = given.number<int>("num-layers-per-virtual-pipeline-stage");
@@ -325,7 +324,10 @@ int num_chunks(GivenArguments& given, int num_layers, int num_stages) {
 /// Layers of each stage, of the first chunk of all stages first.
 std::vector<int> stage_layers(GivenArguments& given, int num_layers, int num_stages,
                               std::vector<std::string>& notes) {
-  const int chunks = num_chunks(given, num_layers, num_stages);
+  const int embedding = given.has("account-for-embedding-in-pipeline-split") ? 1 : 0,
+            loss = given.has("account-for-loss-in-pipeline-split") ? 1 : 0;
+  const int counted = num_layers + embedding + loss;
+  const int chunks = num_chunks(given, counted, num_stages);
   if (const std::optional<std::string> layout = given.text("pipeline-model-parallel-layout")) {
     try {
       const PipelineLayout read = read_layout(*layout, num_layers, num_stages);
@@ -341,7 +343,9 @@ std::vector<int> stage_layers(GivenArguments& given, int num_layers, int num_sta
   }
   const std::optional<int> first = given.number<int>("decoder-first-pipeline-num-layers"),
                            last = given.number<int>("decoder-last-pipeline-num-layers");
-  const std::int64_t rest = std::int64_t{num_layers} - first.value_or(0) - last.value_or(0);
+  if (counted > num_layers && (first || last))
+    given.refuse("--account-for-...-in-pipeline-split excludes --decoder-...-pipeline-num-layers");
+  const std::int64_t rest = std::int64_t{counted} - first.value_or(0) - last.value_or(0);
   const int alike = num_stages - (first ? 1 : 0) - (last ? 1 : 0);
   if (alike < 0 || rest < alike || (alike == 0 ? rest != 0 : rest % alike != 0))
     given.refuse("{} layers do not go into {} stages that are alike{}", num_layers, num_stages,
@@ -349,7 +353,6 @@ std::vector<int> stage_layers(GivenArguments& given, int num_layers, int num_sta
   std::vector<int> layers(std::size_t(num_stages), alike > 0 ? int(rest / alike) : 0);
   if (first) layers.front() = *first;
   if (last) layers.back() = *last;
-  if (chunks == 1) return layers;
   for (int& of_stage : layers) {
     if (of_stage % chunks != 0)
       given.refuse("{} layers of a stage do not go into {} chunks", of_stage, chunks);
@@ -357,6 +360,8 @@ std::vector<int> stage_layers(GivenArguments& given, int num_layers, int num_sta
   }
   std::vector<int> all;
   for (int i = 0; i < chunks; ++i) all.insert(all.end(), layers.begin(), layers.end());
+  all.front() -= embedding;
+  all.back() -= loss;
   return all;
 }
 

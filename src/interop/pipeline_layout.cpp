@@ -61,13 +61,17 @@ PipelineLayout read_layout(const std::string& layout, int num_layers, int num_st
   const std::size_t stages = std::size_t(num_stages);
   require(layers.size() % stages == 0, Failure::input, "it has {} parts for {} stages",
           layers.size(), num_stages);
-  const auto has_empty = [&] { return std::ranges::find(layers, 0) != layers.end(); };
+  // The first part may have the embedding alone, the last one the loss.
+  const auto has_empty = [&] {
+    return layers.size() > 2 &&
+           std::find(layers.begin() + 1, layers.end() - 1, 0) != layers.end() - 1;
+  };
   const bool joined = layers.size() > stages && has_empty();
   if (joined) {
     for (std::size_t i = stages; i < layers.size(); ++i) layers[i % stages] += layers[i];
     layers.resize(stages);
   }
-  require(!has_empty(), Failure::input, "a stage without layers runs nowhere here");
+  require(!has_empty(), Failure::input, "a stage without layers between others runs nowhere here");
   const int sum = std::accumulate(layers.begin(), layers.end(), 0);
   require(sum == num_layers, Failure::input, "it has {} layers, --num-layers says {}", sum,
           num_layers);

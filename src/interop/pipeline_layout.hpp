@@ -11,7 +11,7 @@ namespace brume::interop {
 /// lie on stages in turn.
 struct PipelineLayout {
   std::vector<int> layers;
-  bool joined = false;  ///< some parts have no layers, so each number is that of a stage
+  bool joined = false;  ///< a part between others has no layer, so each number is that of a stage
 };
 
 /// @throws Error(input)  for anything else, or where layers and stages are not as many as given

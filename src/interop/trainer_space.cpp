@@ -136,8 +136,11 @@ plan::Plan with_the_rest_stored(plan::Plan plan) {
 plan::Plan nearest_megatron(plan::Plan plan) {
   plan = with_state_alike(std::move(plan));
   make_alike(plan, &Stage::ckpt_layers, true);
-  const auto too_many = [](const Stage& stage) { return stage.ckpt_layers > stage.layers; };
+  const auto too_many = [](const Stage& stage) {
+    return stage.layers > 0 && stage.ckpt_layers > stage.layers;
+  };
   if (std::ranges::any_of(plan.stages, too_many)) recompute_all(plan);
+  for (Stage& stage : plan.stages) stage.ckpt_layers = std::min(stage.ckpt_layers, stage.layers);
   return with_the_rest_stored(std::move(plan));
 }
 
