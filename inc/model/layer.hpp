@@ -117,6 +117,7 @@ enum class OperatorKind {
   absorb_queries,  ///< queries that see latent keys, and these: in generation
   expand_values,   ///< values of attended latent features
   reduce_scatter,  ///< exchange: the sum over ranks, cut by rows
+  all_gather,      ///< exchange: the rows of all ranks, in rank order
   all_to_all,      ///< exchange: rows, cut into as many parts as ranks, part i for rank i
   dequantize,      ///< a product's factor from blocks, before the product
   update           ///< update of weights by the model's optimizer
@@ -189,6 +190,7 @@ inline constexpr KernelRule kernel_rules[] = {
     {OperatorKind::absorb_queries, "absorb_queries", false, 0.0, 0, 0, {}},
     {OperatorKind::expand_values, "expand_values", false, 0.0, 0, 0, {}},
     {OperatorKind::reduce_scatter, "reduce_scatter", false, 0.0, 0, 0, {}},
+    {OperatorKind::all_gather, "all_gather", true, 0.0, 0, 0, {}},
     {OperatorKind::all_to_all, "all_to_all", false, 0.0, 0, 0, {}},
     {OperatorKind::dequantize, "dequantize", false, 0.0, 0, 0, {}},
     {OperatorKind::update, "update", false, 0.0, 0, 0, {}},
@@ -226,7 +228,8 @@ inline bool makes_logits(OperatorKind kind) {
 
 /// An exchange has no kernel: ranks of a group exchange a tensor.
 inline bool is_exchange(OperatorKind kind) {
-  return kind == OperatorKind::reduce_scatter || kind == OperatorKind::all_to_all;
+  return kind == OperatorKind::reduce_scatter || kind == OperatorKind::all_gather ||
+         kind == OperatorKind::all_to_all;
 }
 
 // --- tensors and operators ----------------------------------------------------------------------
@@ -273,8 +276,11 @@ struct Tensor {
   bool summed = false;  ///< ranks of several parts of the weights hold terms of it
   Gradient gradient = Gradient::scratch;
   TensorId gradient_of = {};   ///< the tensor whose gradient has the same place
+  TensorId rows_of = {};       ///< the tensor as whose rows it is made: a gathered one, or itself
+  bool apart = false;          ///< has another place than its gradient if it is made again
   Expr forward_offset = 0.0;   ///< elements before it in the forward's scratch
-  Expr backward_offset = 0.0;  ///< elements before its gradient, or before itself if made again
+  Expr backward_offset = 0.0;  ///< elements before its gradient in the backward's scratch
+  Expr again_offset = 0.0;     ///< elements before itself there, if it is made again
 
   Expr elements() const { return rows * columns; }
 };

@@ -245,6 +245,59 @@ TEST(Layer, OnlyCheapOutputsAreMadeAgain) {
   EXPECT_EQ(s.saved[2].name, "b");
 }
 
+/// The list of a norm of each tensor-parallel rank's rows, which a product or attention reads after
+/// a gather.
+Segment gathering(OperatorKind reader) {
+  Segment segment = chain(OperatorKind::rope, OperatorKind::gelu);
+  const Expr tp = Expr::variable("tp");
+  segment.tensors[2].rows = 2.0 / tp;
+  segment.tensors[2].cut = Axis::tp;
+  segment.tensors.push_back({"all", 2.0, 3.0, 4});
+  segment.operators[1].kind = reader;
+  segment.operators[1].read = TensorId(6);
+  Operator gather = segment.operators[0];
+  gather.name = "gather";
+  gather.kind = OperatorKind::all_gather;
+  gather.read = TensorId(2);
+  gather.written = TensorId(6);
+  gather.axes = Axis::tp;
+  segment.operators.insert(segment.operators.begin() + 1, gather);
+  derive(segment);
+  return segment;
+}
+
+// Rows lie in the gathered tensor, and their gradients in its gradient.
+TEST(Layer, RowsAreGatheredInPlace) {
+  Segment s = gathering(OperatorKind::matmul);
+  EXPECT_EQ(text(s),
+            "second.A out.W out.I second.I first.I norm.A gather.A in.W in.I gather.I norm.I");
+  const Tensor &rows = s.tensors[2], &all = s.tensors[6];
+  EXPECT_EQ(rows.rows_of, TensorId(6));
+  EXPECT_EQ(rows.gradient_of, TensorId(6));
+  EXPECT_FALSE(all.apart);
+  EXPECT_EQ(forward_runs(s, {.tp = 2}).size(), 2u);
+  EXPECT_EQ(backward_runs(s, {.tp = 2}).size(), 3u);
+  EXPECT_EQ(backward_runs(s, {}).size(), 1u);
+  for (const Saved& saved : s.saved)
+    EXPECT_NE(saved.name, "normed") << "it has no place of its own";
+  EXPECT_EQ(std::ranges::count(s.saved, TensorId(6), &Saved::tensor), 1);
+  EXPECT_EQ(s.forward_workspace_elements.evaluate(Split{.tp = 2}.values()),
+            s.forward_workspace_elements.evaluate(Split{}.values()))
+      << "the rows take no room";
+}
+
+// Attention reads what is gathered while it makes the gradient.
+TEST(Layer, WhatIsGatheredAndItsGradientHaveTwoPlaces) {
+  const Segment s = gathering(OperatorKind::attention);
+  const Tensor& all = s.tensors[6];
+  EXPECT_TRUE(all.apart);
+  const Values at = Split{.tp = 2}.values();
+  EXPECT_NE(all.again_offset.evaluate(at), all.backward_offset.evaluate(at));
+  const double rest = s.backward_workspace_elements.evaluate(at);
+  for (const Expr& offset : {all.again_offset, all.backward_offset})
+    EXPECT_LE(offset.evaluate(at) + 6.0, rest);
+}
+
 /// Kinds of segments, of plans that cut no sequence and of those that do.
 std::vector<std::pair<SegmentKind, bool>> kinds_of(const Config& m) {
   std::vector<std::pair<SegmentKind, bool>> found;

@@ -56,7 +56,8 @@ LayerCosts costs_of(const model::Config& model, const Costs& costs, Recompute re
   }
   // Exchanges within a segment. A forward that sums terms there does not sum them at its end.
   struct Exchanges {
-    Expr sums_s = 0.0, gathers_s = 0.0, others_s = 0.0;
+    Expr sums_s = 0.0, gathers_s = 0.0, others_s = 0.0;  // of a forward, of a backward, of both
+    Expr forward_s = 0.0;                                // gathers of a forward, besides sums
   };
   const auto within = [&](SegmentKind kind) {
     Exchanges found;
@@ -66,6 +67,13 @@ LayerCosts costs_of(const model::Config& model, const Costs& costs, Recompute re
       if (op.kind == model::OperatorKind::reduce_scatter) {
         found.sums_s += scatter_s(kind);
         found.gathers_s += gather_s(kind);
+      } else if (op.kind == model::OperatorKind::all_gather) {
+        const model::Tensor& whole = segment.tensor(op.written);
+        const Expr bytes = whole.elements() * double(whole.element_bytes);
+        const Expr gather_s = costs.collective(price::Collective::all_gather, op.axes, bytes);
+        found.forward_s += gather_s;
+        if (recompute != Recompute::none) found.gathers_s += gather_s;
+        found.gathers_s += costs.collective(price::Collective::reduce_scatter, op.axes, bytes);
       } else if (op.kind == model::OperatorKind::all_to_all) {
         const model::Tensor& read = segment.tensor(op.read);
         found.others_s += costs.collective(price::Collective::all_to_all, op.axes,
@@ -103,9 +111,10 @@ LayerCosts costs_of(const model::Config& model, const Costs& costs, Recompute re
   for (SegmentKind kind : kinds) {
     if (kind != kinds.front()) layer.backward_s += beside(kind, backward, kinds.front());
     const Exchanges exchanges = within(kind);
-    layer.forward_tp_s += exchanges.others_s;
+    layer.forward_tp_s += exchanges.forward_s + exchanges.others_s;
     layer.backward_tp_s += exchanges.gathers_s + exchanges.others_s;
-    if (recompute == Recompute::full) layer.backward_tp_s += exchanges.others_s;
+    if (recompute == Recompute::full)
+      layer.backward_tp_s += exchanges.forward_s + exchanges.others_s;
   }
   if (recompute == Recompute::full) {
     layer.backward_s += all(Pass::recompute);

@@ -78,6 +78,7 @@ void KernelCall<Storage>::forward() const {
       return kernels::expand_values<Storage>(read, weight, latent, written);
     case OperatorKind::pointwise:
     case OperatorKind::reduce_scatter:
+    case OperatorKind::all_gather:
     case OperatorKind::all_to_all:
     case OperatorKind::dequantize:
     case OperatorKind::update: break;
@@ -158,6 +159,7 @@ void KernelCall<Storage>::backward_input() const {
     case OperatorKind::cross_entropy:
     case OperatorKind::pointwise:
     case OperatorKind::reduce_scatter:
+    case OperatorKind::all_gather:
     case OperatorKind::all_to_all:
     case OperatorKind::dequantize:
     case OperatorKind::update: break;

@@ -85,7 +85,7 @@ SegmentTasks<Storage>::SegmentTasks(const plan::Plan& plan, const model::Config&
     List& list = lists_[kind];
     list.ranks = place.mesh.size(model::sum_axes(kind));
     list.rank = place.index(model::sum_axes(kind));
-    describe(list, model, kind, stage.split());
+    describe(list, model, kind, place, stage.split());
   }
   if (!model.rotary()) return;
   for (const auto& [kind, layers] : model::layer_counts(model)) {
@@ -155,7 +155,7 @@ void SegmentTasks<Storage>::describe_low(const Operator& op, const model::Adapte
 
 template <class Storage>
 void SegmentTasks<Storage>::describe(List& list, const model::Config& model, SegmentKind kind,
-                                     const model::Split& split) {
+                                     const plan::Place& place, const model::Split& split) {
   list.segment = model::segment(model, kind, split.cuts_sequences());
   list.attention = attention_;
   list.attention.heads /= cp_;
@@ -173,13 +173,19 @@ void SegmentTasks<Storage>::describe(List& list, const model::Config& model, Seg
     if (tensor.held) list.room = int(value(tensor.rows)), list.may_take_rounds = split.ep > 1;
     list.tensors.push_back({.columns = int(value(tensor.columns)),
                             .share = split.size(tensor.cut),
+                            .rank = list.rank,
                             .copies = tensor.copies * split.size(tensor.gathered),
                             .held = tensor.held,
                             .forward_offset = value(tensor.forward_offset),
-                            .backward_offset = value(tensor.backward_offset)});
+                            .backward_offset = value(tensor.backward_offset),
+                            .again_offset = value(tensor.again_offset)});
   }
   for (std::size_t i = 0; i < list.segment.saved.size(); ++i)
     list.tensors[std::size_t(list.segment.saved[i].tensor)].saved = int(i);
+  for (const Operator& op : list.segment.operators)
+    if (op.kind == OperatorKind::all_gather)
+      list.tensors[std::size_t(op.read)].rank =
+          op.axes == model::Axis::cp ? place.cp_rank : place.index(op.axes);
   list.forward_runs = model::forward_runs(list.segment, split);
   list.backward_runs = model::backward_runs(list.segment, split);
   list.cuts_output = list.tensor(TensorId::output).share > 1;
@@ -240,7 +246,7 @@ auto SegmentTasks<Storage>::pass(const Operands& o, bool backward) const -> Pass
 
 template <class Storage>
 bool SegmentTasks<Storage>::keeps(const Pass& p, TensorId id) const {
-  const int saved = p.list.tensors[std::size_t(id)].saved;
+  const int saved = p.list.tensor(p.list.segment.tensor(id).rows_of).saved;
   return saved >= 0 && p.o.task.find(Role::saved, saved) != nullptr;
 }
 
@@ -257,15 +263,17 @@ auto SegmentTasks<Storage>::tensor(const Pass& p, TensorId id) const -> Matrix {
     const auto sum = std::ranges::find(p.list.segment.operators, id, &Operator::read);
     return this->tensor(p, sum->written);
   }
+  if (const TensorId all = p.list.segment.tensor(id).rows_of; all != id)
+    return own_rows(p, id, this->tensor(p, all));
   const Tensor& tensor = p.list.tensor(id);
   if (keeps(p, id))
     return rows(p.o.template data<Storage>(Role::saved, tensor.saved) + skipped(p, tensor),
                 num_rows(p, tensor), tensor.columns);
   if (p.gelu_in_product && id == p.list.op(p.list.product_before).read)
     return stream(p.o, Role::output);
-  return rows(p.scratch + (p.backward ? tensor.backward_offset : tensor.forward_offset) +
-                  skipped(p, tensor),
-              num_rows(p, tensor), tensor.columns);
+  return rows(
+      p.scratch + (p.backward ? tensor.again_offset : tensor.forward_offset) + skipped(p, tensor),
+      num_rows(p, tensor), tensor.columns);
 }
 
 /// A gradient lies in the place of its tensor's, or in that of another tensor: then as this rank's
@@ -276,10 +284,18 @@ auto SegmentTasks<Storage>::gradient(const Pass& p, TensorId id) const -> Matrix
     return p.of_round(stream(p.o, p.o.task.find(Role::output) ? Role::output : Role::gradient));
   const TensorId place = p.list.segment.tensor(id).gradient_of;
   const Matrix all = gradient_at(p, place);
-  const int share = p.list.tensor(id).share;
-  if (share == 1 || (place != TensorId::output && share == p.list.tensor(place).share)) return all;
-  const int count = all.extent_int(0) / share;
-  return Matrix(all.data() + std::size_t(p.list.rank * count) * all.stride(0), std::size_t(count),
+  const bool whole = id != TensorId::output || p.list.tensor(id).share == 1;
+  return place == id && whole ? all : own_rows(p, id, all);
+}
+
+/// The rows of a tensor on this rank, from a matrix that may have those of other ranks too.
+template <class Storage>
+auto SegmentTasks<Storage>::own_rows(const Pass& p, TensorId id, const Matrix& all) const
+    -> Matrix {
+  const Tensor& tensor = p.list.tensor(id);
+  const int count = num_rows(p, tensor);
+  if (count == all.extent_int(0)) return all;
+  return Matrix(all.data() + std::size_t(tensor.rank * count) * all.stride(0), std::size_t(count),
                 all.extent(1), all.stride(0));
 }
 

@@ -42,9 +42,10 @@ class SegmentTasks {
     int saved = -1;  ///< index among the operands of Role::saved
     int columns = 1;
     int share = 1;      ///< ranks that hold other rows of it, and this one
+    int rank = 0;       ///< which of them this one is
     int copies = 1;     ///< rows for each of this rank's tokens
     bool held = false;  ///< has rows of the experts that this rank holds
-    std::int64_t forward_offset = 0, backward_offset = 0;
+    std::int64_t forward_offset = 0, backward_offset = 0, again_offset = 0;
   };
   /// A segment's list with all that a task asks of it.
   struct List {
@@ -104,7 +105,7 @@ class SegmentTasks {
 
   void describe_attention(const plan::Stage& stage, const model::Config& model);
   void describe(List& list, const model::Config& model, model::SegmentKind kind,
-                const model::Split& split);
+                const plan::Place& place, const model::Split& split);
   void describe_low(const model::Operator& op, const model::Adapter& adapter);
   Pass pass(const Operands& o, bool backward) const;
 
@@ -119,6 +120,7 @@ class SegmentTasks {
   Matrix tensor(const Pass& p, model::TensorId id) const;
   Matrix gradient(const Pass& p, model::TensorId id) const;
   Matrix gradient_at(const Pass& p, model::TensorId id) const;
+  Matrix own_rows(const Pass& p, model::TensorId id, const Matrix& all) const;
   kernels::Vector statistic(const Pass& p, model::TensorId id) const;
   float* wide_gradient(const Pass& p, model::TensorId id) const;
   kernels::Routes routes(const Pass& p) const;

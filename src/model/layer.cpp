@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "base/error.hpp"
 
@@ -60,26 +61,31 @@ class Scratch {
  public:
   explicit Scratch(const Segment& segment) : segment_(segment) {}
 
-  bool holds(TensorId id) const { return std::ranges::count(live_, id, &Live::id) > 0; }
+  bool holds(TensorId id, bool apart = false) const {
+    return std::ranges::count(live_, Key{id, apart}, &Live::key) > 0;
+  }
   /// Places a tensor, or its gradient, of `elements` of the scratch.
+  ///
+  /// @param apart  the tensor, if its gradient has another place
   /// @return its offset
-  Expr place(TensorId id, const Expr& elements) {
+  Expr place(TensorId id, const Expr& elements, bool apart = false) {
     std::optional<Expr> offset;
     for (const Live& one : live_) offset = offset ? max(*offset, one.end) : one.end;
     const int wide = segment_.tensor(id).element_bytes / segment_.activation_bytes;
     if (offset && wide > 1) offset = double(wide) * ceil(*offset / double(wide));
-    live_.push_back({id, offset ? *offset + elements : elements});
+    live_.push_back({{id, apart}, offset ? *offset + elements : elements});
     peak_ = peak_ ? max(*peak_, live_.back().end) : live_.back().end;
     return offset.value_or(0.0);
   }
-  void free(TensorId id) {
-    std::erase_if(live_, [&](const Live& one) { return one.id == id; });
+  void free(TensorId id, bool apart = false) {
+    std::erase_if(live_, [&](const Live& one) { return one.key == Key{id, apart}; });
   }
   Expr peak() const { return peak_.value_or(0.0); }
 
  private:
+  using Key = std::pair<TensorId, bool>;
   struct Live {
-    TensorId id;
+    Key key;
     Expr end;
   };
   const Segment& segment_;
@@ -102,6 +108,9 @@ class Derivation {
     return s_.kind != SegmentKind::embedding && s_.kind != SegmentKind::head;
   }
   const Operator& op(int index) const { return s_.operators[index]; }
+  const Operator& maker(TensorId id) const {
+    return *std::ranges::find(s_.operators, id, &Operator::written);
+  }
   bool is_cheap(TensorId id) const;
   bool in_forward_scratch(TensorId id) const;
   std::vector<TensorId> needed_by(const Operator& op) const;
@@ -150,7 +159,8 @@ std::vector<TensorId> Derivation::needed_by(const Operator& op) const {
 }
 
 void Derivation::describe() {
-  for (std::size_t i = 0; i < s_.tensors.size(); ++i) s_.tensors[i].gradient_of = TensorId(i);
+  for (std::size_t i = 0; i < s_.tensors.size(); ++i)
+    s_.tensors[i].gradient_of = s_.tensors[i].rows_of = TensorId(i);
   for (Operator& op : s_.operators) {
     const KernelRule& kernel = rule(op.kind);
     Tensor& tensor = s_.tensor(op.written);
@@ -163,6 +173,12 @@ void Derivation::describe() {
     if (op.kind == OperatorKind::reduce_scatter) {
       s_.tensor(op.read).summed = true;
       tensor.gradient_of = op.read;  // rows of it
+    }
+    if (op.kind == OperatorKind::all_gather) {
+      Tensor& rows = s_.tensor(op.read);
+      require(rows.gradient == Tensor::Gradient::scratch, Failure::bug,
+              "'{}' gathers what a product makes", op.name);
+      rows.rows_of = rows.gradient_of = op.written;
     }
     require(!is_exchange(op.kind) || std::none_of(s_.operators.data(), &op,
                                                   [](const Operator& before) {
@@ -256,9 +272,12 @@ void Derivation::make_gradient(TensorId id) {
     };
     if (!is_cheap(id) || std::ranges::none_of(all, needs)) return;
     // A router, which comes first, needs its input no more when it writes the gradient there.
-    require(
-        products || s_.tensor(id).gradient_of != id || op(all.front()).kind == OperatorKind::router,
-        Failure::bug, "'{}' and its gradient need two places", s_.tensor(id).name);
+    if (!products && s_.tensor(id).gradient_of == id &&
+        op(all.front()).kind != OperatorKind::router) {
+      require(maker(id).kind == OperatorKind::all_gather, Failure::bug,
+              "'{}' and its gradient need two places", s_.tensor(id).name);
+      s_.tensor(id).apart = true;
+    }
     make_again(id, products);
   };
   make_again_for(true);
@@ -281,7 +300,7 @@ void Derivation::order_backward() {
 void Derivation::place_forward() {
   Scratch scratch(s_);
   for (int i = 0; i < int(s_.operators.size()); ++i) {
-    const TensorId made = op(i).written;
+    const TensorId made = s_.tensor(op(i).written).rows_of;
     if (in_forward_scratch(made) && !scratch.holds(made)) {
       const Tensor& tensor = s_.tensor(made);
       // One rank's sum is made where its rows are kept.
@@ -305,25 +324,31 @@ void Derivation::place_backward() {
     tensor.backward_offset = products.value_or(0.0);
     products = products ? *products + tensor.elements() : tensor.elements();
   }
-  const auto place = [&](TensorId id) {
+  const auto place = [&](TensorId id, bool apart = false) {
     Tensor& tensor = s_.tensor(id);
-    if (!scratch.holds(id)) tensor.backward_offset = scratch.place(id, scratch_elements(id));
-    return tensor.backward_offset + scratch_elements(id);
+    Expr& offset = apart ? tensor.again_offset : tensor.backward_offset;
+    if (!scratch.holds(id, apart)) offset = scratch.place(id, scratch_elements(id), apart);
+    return offset + scratch_elements(id);
   };
   for (const BackwardCall& call : s_.backward) {
     const Operator& done = op(call.op);
     const Tensor& read = s_.tensor(done.read);
     if (call.again) {
-      const Expr end = place(done.written);
+      const TensorId made = s_.tensor(done.written).rows_of;
+      const Expr end = place(made, s_.tensor(made).apart);
       if (call.for_weights) of_weights = of_weights ? max(*of_weights, end) : end;
     } else if (!call.for_weights) {
       if (!is_end(done.read) && read.gradient == Tensor::Gradient::scratch &&
           read.gradient_of == done.read)
         place(done.read);
       if (done.gates) place(*done.gates);
-      if (!done.in_place()) scratch.free(done.written);
+      if (!done.in_place() && done.kind != OperatorKind::all_gather)
+        scratch.free(s_.tensor(done.written).rows_of);
+      scratch.free(done.read, true);
     }
   }
+  for (Tensor& tensor : s_.tensors)
+    if (!tensor.apart) tensor.again_offset = tensor.backward_offset;
   s_.product_grads_elements = products.value_or(0.0);
   // Gradients of fp32 lie behind them.
   const auto is_wide = [&](const Operator& op) {

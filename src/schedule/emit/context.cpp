@@ -50,8 +50,10 @@ void Context::add_exchanges(SegmentBytes& bytes, const model::Segment& segment) 
     return TensorPlace{.first_byte = value(offset) * tensor.element_bytes,
                        .bytes = value(tensor.elements()) * tensor.element_bytes};
   };
-  const auto of_forward = [&](model::TensorId id) {
-    TensorPlace made = place(id, segment.tensor(id).forward_offset);
+  const auto of_tensor = [&](model::TensorId id, bool again = false) {
+    const model::Tensor& tensor = segment.tensor(id);
+    TensorPlace made = place(id, again ? tensor.again_offset : tensor.forward_offset);
+    if (again) made.first_byte += bytes.product_grads;
     const auto saved = std::ranges::find(segment.saved, id, &model::Saved::tensor);
     if (saved != segment.saved.end()) made.saved = int(saved - segment.saved.begin());
     return made;
@@ -63,20 +65,28 @@ void Context::add_exchanges(SegmentBytes& bytes, const model::Segment& segment) 
     if (!made.among_products) made.first_byte += bytes.product_grads;
     return made;
   };
-  const auto add = [](std::vector<SegmentExchange>& list, const model::Operator& op,
-                      Operation of_sum, const TensorPlace& read, const TensorPlace& written) {
+  // Rows of a gathered tensor, and of a gradient that is summed, lie in their place there.
+  using enum Operation;
+  const auto of_operator = [&](const model::Operator& op, bool again = false) -> SegmentExchange {
+    if (op.kind == model::OperatorKind::all_gather)
+      return {all_gather, op.axes, of_tensor(op.written, again), {}, again};
     const bool sums = op.kind == model::OperatorKind::reduce_scatter;
-    list.push_back({sums ? of_sum : Operation::all_to_all, op.axes, read, written});
+    return {sums ? reduce_scatter : all_to_all, op.axes, of_tensor(op.read), of_tensor(op.written)};
   };
-  for (std::size_t i = 0; i + 1 < bytes.forward_runs.size(); ++i) {
-    const model::Operator& op = segment.operators[bytes.forward_runs[i].end];
-    add(bytes.forward_exchanges, op, Operation::reduce_scatter, of_forward(op.read),
-        of_forward(op.written));
-  }
+  const auto of_backward = [&](const model::Operator& op) -> SegmentExchange {
+    if (op.kind == model::OperatorKind::all_gather)
+      return {reduce_scatter, op.axes, of_gradient(op.written), {}};
+    if (op.kind == model::OperatorKind::reduce_scatter)
+      return {all_gather, op.axes, of_gradient(op.read), {}};
+    return {all_to_all, op.axes, of_gradient(op.written), of_gradient(op.read)};
+  };
+  for (std::size_t i = 0; i + 1 < bytes.forward_runs.size(); ++i)
+    bytes.forward_exchanges.push_back(
+        of_operator(segment.operators[std::size_t(bytes.forward_runs[i].end)]));
   for (std::size_t i = 0; i + 1 < bytes.backward_runs.size(); ++i) {
-    const model::Operator& op = segment.operators[segment.backward[bytes.backward_runs[i].end].op];
-    add(bytes.backward_exchanges, op, Operation::all_gather, of_gradient(op.written),
-        of_gradient(op.read));
+    const model::BackwardCall& call = segment.backward[std::size_t(bytes.backward_runs[i].end)];
+    const model::Operator& op = segment.operators[std::size_t(call.op)];
+    bytes.backward_exchanges.push_back(call.again ? of_operator(op, true) : of_backward(op));
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,7 +28,9 @@ struct TensorPlace {
 struct SegmentExchange {
   Operation operation;
   model::AxisSet axes;
-  TensorPlace read, written;  ///< the same one: in place
+  TensorPlace whole;                ///< of all ranks' parts; of an all-to-all what is sent
+  std::optional<TensorPlace> part;  ///< that becomes this rank's; none: in place
+  bool again = false;               ///< of a backward, if the tensor is not kept
 };
 
 /// Sizes of the buffers that a segment takes on a rank, in bytes.

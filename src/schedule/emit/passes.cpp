@@ -318,10 +318,12 @@ void Passes::exchange(const Slot& slot, const SegmentExchange& exchange, Segment
     const std::int64_t elsewhere = scratch.products == BufferId::none ? 0 : segment.product_grads;
     return Part(scratch.workspace, place.first_byte - elsewhere, place.bytes);
   };
-  std::vector<Operand> operands{updates(Role::source, part(exchange.read)),
-                                writes(Role::destination, part(exchange.written))};
-  if (exchange.operation == Operation::all_gather)  // in place
-    operands = {updates(Role::destination, part(exchange.written))};
+  if (exchange.again && exchange.whole.saved >= 0 && saved[exchange.whole.saved] != BufferId::none)
+    return;
+  std::vector<Operand> operands{updates(Role::destination, part(exchange.whole))};
+  if (exchange.part)
+    operands = {updates(Role::source, part(exchange.whole)),
+                writes(Role::destination, part(*exchange.part))};
   build_.add(slot, exchange.operation, std::move(operands),
              {.segment = kind, .group = exchange.axes});
 }
