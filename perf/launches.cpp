@@ -175,7 +175,7 @@ bool products_have_epilogues() { return true; }
 
 template <class Storage>
 void attention_forward(const AttentionShape& shape, ConstMatrixOf<Storage> qkv, MatrixOf<Storage> o,
-                       Vector lse, ConstVectorOf<Storage> sinks) {
+                       Vector lse, ConstVectorOf<Storage> sinks, ConstMatrixOf<Storage>) {
   note("attention_forward", 2.0 * product_flops(shape), qkv, o, lse);
   if (sinks.size() > 0) note("attention_forward_sinks", 0.0, updated(o), updated(lse));
 }
@@ -189,7 +189,7 @@ void attention_backward_sinks(const AttentionShape&, ConstVectorOf<Storage>,
 template <class Storage>
 void attention_backward(const AttentionShape& shape, ConstMatrixOf<Storage> qkv,
                         ConstMatrixOf<Storage> o, ConstVector lse, ConstMatrixOf<Storage> d_o,
-                        MatrixOf<Storage> dqkv) {
+                        MatrixOf<Storage> dqkv, ConstMatrixOf<Storage>, MatrixOf<Storage>) {
   const double query_sums = double(o.size() * sizeof(float));
   note("attention_backward (o d_o)", 0.0, o, d_o, lse);
   note("attention_backward", 5.0 * product_flops(shape), qkv, d_o, lse, lse, dqkv, query_sums);
@@ -484,12 +484,13 @@ UpdateKernel update_kernel(std::string_view, Moments) {
 #include "kernels/instances/swiglu.hpp"
 
 namespace brume::kernels {
-#define BRUME_ATTENTION(Storage)                                                               \
-  template void attention_forward<Storage>(const AttentionShape&, ConstMatrixOf<Storage>,      \
-                                           MatrixOf<Storage>, Vector, ConstVectorOf<Storage>); \
-  template void attention_backward<Storage>(const AttentionShape&, ConstMatrixOf<Storage>,     \
-                                            ConstMatrixOf<Storage>, ConstVector,               \
-                                            ConstMatrixOf<Storage>, MatrixOf<Storage>)
+#define BRUME_ATTENTION(Storage)                                                              \
+  template void attention_forward<Storage>(const AttentionShape&, ConstMatrixOf<Storage>,     \
+                                           MatrixOf<Storage>, Vector, ConstVectorOf<Storage>, \
+                                           ConstMatrixOf<Storage>);                           \
+  template void attention_backward<Storage>(                                                  \
+      const AttentionShape&, ConstMatrixOf<Storage>, ConstMatrixOf<Storage>, ConstVector,     \
+      ConstMatrixOf<Storage>, MatrixOf<Storage>, ConstMatrixOf<Storage>, MatrixOf<Storage>)
 BRUME_ATTENTION(float);
 BRUME_ATTENTION(bfloat16);
 BRUME_ATTENTION(float16);

@@ -7,7 +7,7 @@
 
 namespace brume::kernels {
 
-/// Sizes of one attention call; N = batch * seq_len tokens.
+/// Sizes of one attention call; N = batch * queries() tokens.
 struct AttentionShape {
   int batch;                 ///< sequences
   int seq_len;               ///< tokens a sequence
@@ -20,8 +20,15 @@ struct AttentionShape {
   float scale = 0.0f;        ///< factor of scores; 0: 1 / sqrt(D)
   float cap = 0.0f;          ///< c, scores become c tanh(score / c); 0: they stay
   Documents documents = {};  ///< a query sees no key before its document's
+  Zigzag zigzag = {};        ///< queries are one rank's of those that share the one sequence
 
   constexpr int keys() const { return kv_heads == 0 ? heads : kv_heads; }
+  /// Queries of a sequence.
+  constexpr int queries() const { return seq_len / zigzag.ranks; }
+  /// Neighbouring tokens that lie side by side.
+  constexpr int run() const { return zigzag.cuts() ? zigzag.chunk : seq_len; }
+  /// The end of a token's run.
+  constexpr int run_end(int position) const { return (position / run() + 1) * run(); }
   /// The first key that a query of a sequence sees. It never falls from one query to the next.
   constexpr int first_key(int sequence, int query) const {
     const int of_window = window > 0 && query >= window ? query - window + 1 : 0;
@@ -41,21 +48,27 @@ struct AttentionShape {
 ///
 /// @param qkv        [N, (H + 2 K) * D] q, k and v side by side, heads in order in each
 /// @param o          [N, H * D]
-/// @param lse        [batch, H, T] flat: log of the sum of the exponentials, kept for backward
+/// @param keys       [batch * T, 2 K * D] k and v of all ranks in rank order, if the shape's zigzag
+///                   cuts; otherwise an empty view: those of `qkv`
+/// @param lse        [batch, H, queries()] flat: log of the sum of the exponentials, kept for
+/// backward
 /// @param sinks      [H] one more score of each query of a head in the softmax, without a value; an
 ///                   empty view: none
 /// @source           Dao 2023 (FlashAttention-2), algorithms 1 and 2; shared key heads: Ainslie et
 ///                   al. 2023; sinks: Xiao et al. 2023, as GPT-OSS trains them
 template <class Storage = float>
 void attention_forward(const AttentionShape& shape, ConstMatrixOf<Storage> qkv, MatrixOf<Storage> o,
-                       Vector lse, ConstVectorOf<Storage> sinks = {});
+                       Vector lse, ConstVectorOf<Storage> sinks = {},
+                       ConstMatrixOf<Storage> keys = {});
 
 /// Gradient of the above; dqkv [N, (H + 2 K) * D] is written, not accumulated. A key head's
-/// gradient is the sum over its query heads, in their order.
+/// gradient is the sum over its query heads, in their order. With `keys`, those of k and v go to
+/// d_keys and leave dqkv's columns as they are.
 template <class Storage = float>
 void attention_backward(const AttentionShape& shape, ConstMatrixOf<Storage> qkv,
                         ConstMatrixOf<Storage> o, ConstVector lse, ConstMatrixOf<Storage> d_o,
-                        MatrixOf<Storage> dqkv);
+                        MatrixOf<Storage> dqkv, ConstMatrixOf<Storage> keys = {},
+                        MatrixOf<Storage> d_keys = {});
 
 /// Gradient of the sinks, whose weights are e^(sink - lse); that of queries, keys and values is the
 /// above, because lse has the sinks.

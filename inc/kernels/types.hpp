@@ -58,6 +58,36 @@ struct VocabularyPart {
   int vocab = 0;  ///< V, of all parts; 0: this is the only one
 };
 
+/// Rows of the ranks that share a sequence: of its 2 R chunks of equal length rank r has r and
+/// 2 R - 1 - r, so that causal attention is as much work for each. One rank has all in order.
+struct Zigzag {
+  int ranks = 1, rank = 0;
+  int chunk = 0;  ///< tokens of a chunk
+
+  constexpr bool cuts() const { return ranks > 1; }
+  /// The place in the sequence of this rank's row.
+  constexpr int position(int row) const {
+    if (!cuts()) return row;
+    return row + (row < chunk ? rank : 2 * ranks - 2 - rank) * chunk;
+  }
+  /// The row of a token among those of all ranks, in rank order.
+  constexpr int row(int position) const {
+    if (!cuts()) return position;
+    const int number = position / chunk;
+    const int before = number < ranks ? 2 * number : 2 * (2 * ranks - 1 - number) + 1;
+    return before * chunk + position % chunk;
+  }
+  /// This rank's first row at or behind a place in the sequence; behind all rows if there is none.
+  constexpr int first_row(int from) const {
+    if (!cuts()) return from;
+    const auto within = [&](int begin) {
+      return from <= begin ? 0 : from < begin + chunk ? from - begin : chunk;
+    };
+    const int first = within(position(0));
+    return first < chunk ? first : chunk + within(position(chunk));
+  }
+};
+
 /// Documents of a batch of sequences, each of which is as if it were alone. By default a sequence
 /// is one document.
 struct Documents {
@@ -65,10 +95,12 @@ struct Documents {
   const std::int32_t* begins = nullptr;
   /// The place of the first token in its sequence: where that is cut, of this rank's tokens.
   std::int64_t first = 0;
+  Zigzag zigzag = {};  ///< if it cuts, tokens are this rank's rows, `begins` has all tokens
 
   constexpr int begin_of(std::int64_t token) const { return begins ? begins[token] : 0; }
   /// The place of a token in its document.
   constexpr int place(std::int64_t token, std::int64_t seq_len) const {
+    if (zigzag.cuts()) return zigzag.position(int(token)) - begin_of(zigzag.position(int(token)));
     return int((first + token) % seq_len) - begin_of(token);
   }
 };

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "attention_documents.hpp"
+#include "attention_zigzag.hpp"
 #include "base/error.hpp"
 #include "reference/attention.hpp"
 
@@ -101,6 +102,46 @@ TEST(Attention, DocumentsEqualTheirTwin) {
         c.shape.documents = {begins.data()};
         expect_twin(c);
       }
+}
+
+// Ranks with chunks shorter and longer than blocks of queries and keys, and of odd lengths; with
+// windows, documents, shared key heads and sinks.
+TEST(Attention, OfRanksThatShareASequenceEqualsItsTwin) {
+  for (const auto& [ranks, T] :
+       {std::pair{2, 12}, std::pair{3, 210}, std::pair{2, 1200}, std::pair{8, 560}})
+    for (const int window : {0, 50})
+      for (const int longest : {0, 80}) {
+        SCOPED_TRACE(testing::Message() << ranks << " ranks, " << T << " tokens, window " << window
+                                        << ", documents " << longest);
+        Case c({1, T, 2, 12, 1, 2, 0, window});
+        const std::vector<std::int32_t> begins = random_begins(c.shape, std::max(longest, 1));
+        if (longest > 0) c.shape.documents = {begins.data()};
+        c.has_sinks = window > 0;
+        const SharedAttention all =
+            attend_shared<float>(c.shape, c.qkv.matrix(), c.d_o.matrix(), c.given_sinks(), ranks);
+        const reference::Attention expected =
+            reference::attention_forward(c.shape, c.qkv.doubles(), c.sinks_of_twin());
+        EXPECT_LT(reference::relative_error(all.o, expected.o), 3e-6);
+        EXPECT_LT(reference::relative_error(all.lse, expected.lse), 3e-6);
+        const auto gradient = reference::attention_backward(c.shape, c.qkv.doubles(),
+                                                            c.d_o.doubles(), c.sinks_of_twin());
+        EXPECT_LT(reference::relative_error(all.dqkv, gradient), 5e-6);
+        if (!c.has_sinks) continue;
+        c.forward();
+        Array d_sinks(1, 2);
+        attention_backward_sinks(c.shape, c.given_sinks(), c.o.matrix(), c.lse.vector(),
+                                 c.d_o.matrix(), Write::replace, d_sinks.vector());
+        EXPECT_LT(reference::relative_error(all.d_sinks, d_sinks.doubles()), 3e-6);
+      }
+}
+
+// Chunks of whole blocks: each query adds the same numbers in the same order as in one rank.
+TEST(Attention, OfRanksThatShareASequenceHasTheBitsOfOne) {
+  Case c({1, 1024, 1, 8});
+  c.forward();
+  const SharedAttention all = attend_shared<float>(c.shape, c.qkv.matrix(), c.d_o.matrix(), {}, 2);
+  EXPECT_EQ(all.o, c.o.values());
+  EXPECT_EQ(all.lse, c.lse.values());
 }
 
 // What a document's rows hold is what they hold alone, whatever the others are.

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "attention_documents.hpp"
+#include "attention_zigzag.hpp"
 #include "base/error.hpp"
 #include "kernels/attention.hpp"
 #include "kernels/cross_entropy.hpp"
@@ -402,6 +403,25 @@ TYPED_TEST(NarrowKernels, Attention) {
       c.expect_wide();
     }
   }
+}
+
+// A rank's gradients of keys are rounded before they are summed.
+TYPED_TEST(NarrowKernels, AttentionOfRanksThatShareASequence) {
+  for (const auto& [ranks, T] : {std::pair{2, 12}, std::pair{3, 150}, std::pair{2, 640}})
+    for (const int window : {0, 40}) {
+      SCOPED_TRACE(testing::Message() << ranks << " ranks, window " << window);
+      NarrowAttention<TypeParam> c({1, T, 2, 24, 1, 2, 0, window});
+      c.has_sinks = window > 0;
+      const std::vector<std::int32_t> begins = random_begins(c.shape, 90);
+      if (window > 0) c.shape.documents = {begins.data()};
+      c.expect_wide();
+      const SharedAttention all =
+          attend_shared<TypeParam>(c.shape, c.qkv.matrix(), c.d_o.matrix(), c.given(), ranks);
+      const float bound = 8.0f * half_a_place<TypeParam>;
+      EXPECT_LT(reference::relative_error(all.o, c.o.wide.doubles()), bound);
+      EXPECT_LT(reference::relative_error(all.lse, c.lse_wide.doubles()), bound);
+      EXPECT_LT(reference::relative_error(all.dqkv, c.dqkv.wide.doubles()), bound);
+    }
 }
 
 TYPED_TEST(NarrowKernels, AttentionWithinWindowsAndDocuments) {

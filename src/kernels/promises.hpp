@@ -216,13 +216,20 @@ void promise_combine(const char* kernel, const Logits& logits, const ConstTokens
 
 template <class Qkv, class O>
 void promise_attention(const char* kernel, const AttentionShape& shape, const Qkv& qkv, const O& o,
-                       const ConstVector& lse) {
-  const std::size_t tokens = std::size_t(shape.batch) * shape.seq_len;
+                       const ConstVector& lse, const Qkv& keys = {}) {
+  const std::size_t tokens = std::size_t(shape.batch) * shape.queries();
   const std::size_t width = std::size_t(shape.heads) * shape.head_dim;
   promise(qkv.extent(0) == tokens && qkv.extent(1) == std::size_t(shape.width()) &&
               o.extent(0) == tokens && o.extent(1) == width &&
               lse.extent(0) == tokens * shape.heads,
           kernel, "qkv [N, (H + 2 K) D], o [N, H D] and lse [batch H T] must fit the shape");
+  promise(shape.zigzag.cuts() == (keys.data() != nullptr), kernel,
+          "queries of some tokens need the keys of all");
+  promise(!shape.zigzag.cuts() ||
+              (shape.batch == 1 && shape.seq_len == 2 * shape.zigzag.ranks * shape.zigzag.chunk &&
+               keys.extent(0) == std::size_t(shape.seq_len) &&
+               keys.extent(1) == std::size_t(2 * shape.keys() * shape.head_dim)),
+          kernel, "keys [T, 2 K D] of one sequence in chunks must fit the shape");
   promise(shape.key_head(shape.heads - 1) < shape.keys(), kernel,
           "each group of query heads needs a key head");
 }
@@ -237,7 +244,7 @@ template <class Sinks, class O, class DO>
 void promise_attention_sinks(const char* kernel, const AttentionShape& shape, const Sinks& sinks,
                              const O& o, const ConstVector& lse, const DO& d_o,
                              const ConstVector& d_sinks) {
-  const std::size_t tokens = std::size_t(shape.batch) * shape.seq_len, heads = shape.heads;
+  const std::size_t tokens = std::size_t(shape.batch) * shape.queries(), heads = shape.heads;
   promise(sinks.extent(0) == heads && d_sinks.extent(0) == heads && o.extent(0) == tokens &&
               o.extent(1) == heads * shape.head_dim && same_extents(d_o, o) &&
               lse.extent(0) == tokens * heads,

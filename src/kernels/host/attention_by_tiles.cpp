@@ -17,25 +17,38 @@ namespace {
 // stored; its right factor has tiles of pairs: the elements of two successive inner numbers side by
 // side. Queries and keys behind the last one are zeros that nobody sees.
 constexpr int block_floats = side * side;
-constexpr int key_blocks = 4;    // of a forward's softmax, and of a span
-constexpr int query_blocks = 4;  // of a span, for which gradients stay in the cache
+constexpr int key_blocks = 4;   // of a forward's softmax, and of a span
+constexpr int query_sides = 4;  // of a span, for which gradients stay in the cache
 constexpr int span = key_blocks * side;
-static_assert(key_blocks == query_blocks, "spans are square");
+static_assert(key_blocks == query_sides, "spans are square");
 
-/// to = 32 rows of `columns` elements of `from`, of which `rows` are there; zeros elsewhere.
+/// to = 32 rows of `columns` elements at row_at(r), of which `rows` are there; zeros elsewhere.
 ///
 /// @return  whether all values are finite
-bool copy_block(const bfloat16* from, std::int64_t stride, int rows, int columns, bfloat16* to,
-                int padded) {
+template <class RowAt>
+bool copy_block(const RowAt& row_at, int rows, int columns, bfloat16* to, int padded) {
   std::uint16_t most = 0;
   for (int r = 0; r < side; ++r, to += padded) {
     const int count = r < rows ? columns : 0;
-    if (count > 0) std::memcpy(to, from + r * stride, std::size_t(count) * sizeof(bfloat16));
+    if (count > 0) std::memcpy(to, row_at(r), std::size_t(count) * sizeof(bfloat16));
     std::fill(to + count, to + padded, bfloat16(0.0f));
 #pragma omp simd reduction(max : most)
     for (int c = 0; c < count; ++c) most = std::max(most, std::uint16_t(to[c].bits & 0x7fffu));
   }
   return most < 0x7f80u;
+}
+
+/// The block of rows that lie one after another.
+bool copy_block(const bfloat16* from, std::int64_t stride, int rows, int columns, bfloat16* to,
+                int padded) {
+  return copy_block([=](int r) { return from + r * stride; }, rows, columns, to, padded);
+}
+
+/// The block of keys, or of values, from a place in the sequence on.
+bool copy_keys(const AttentionShape& shape, const bfloat16* from, std::int64_t stride, int first,
+               bfloat16* to, int padded) {
+  return copy_block([&](int r) { return from + shape.zigzag.row(first + r) * stride; },
+                    shape.seq_len - first, shape.head_dim, to, padded);
 }
 
 inline void store_lanes(const Lanes& from, float* to) { std::memcpy(to, &from, sizeof from); }
@@ -105,9 +118,10 @@ void store_transposed(const float* x, std::int64_t stride, const float* factors,
 /// The keys that queries see: those from begin[n] on, up to n.
 class Sight {
  public:
-  Sight(const AttentionShape& shape, int sequence, int padded) : begin_(kept().get(padded)) {
+  Sight(const AttentionShape& shape, int sequence)
+      : begin_(kept().get(shape.seq_len + side)) {  // a block may begin anywhere
     for (int n = 0; n < shape.seq_len; ++n) begin_[n] = shape.first_key(sequence, n);
-    std::fill(begin_ + shape.seq_len, begin_ + padded, std::numeric_limits<std::int32_t>::max());
+    std::fill_n(begin_ + shape.seq_len, side, std::numeric_limits<std::int32_t>::max());
   }
 
   int first_key(int query) const { return begin_[query]; }
@@ -219,7 +233,7 @@ bool forward_by_tiles(const AttentionShape& shape, const Head<const bfloat16>& i
   bfloat16* const queries = kept_pairs.get(side * columns);  // [2, D / 32] tiles
   float* const out = kept_out.get(side * columns);           // [D, 32]
   const auto block_of = [&](const bfloat16* from, int first, bfloat16* to) {
-    return copy_block(from + first * in.stride, in.stride, T - first, D, to, columns);
+    return copy_keys(shape, from, in.key_stride, first, to, columns);
   };
   for (int first = 0; first < tokens; first += side) {
     if (!block_of(in.k, first, keys + std::int64_t(first) * columns) ||
@@ -228,13 +242,15 @@ bool forward_by_tiles(const AttentionShape& shape, const Head<const bfloat16>& i
     for (int d = 0; d < columns; d += tile_rows)
       transpose_rows(rows + d, columns, values + std::int64_t(first) * columns + d * side);
   }
-  const Sight sight(shape, in.sequence, tokens);
+  const Sight sight(shape, in.sequence);
   alignas(64) float scores[span * side];
   alignas(64) bfloat16 weights[2 * key_blocks * tile_elements];
   configure_tiles();
   bool finite = true;
-  for (int query = 0; finite && query < tokens; query += side) {
-    finite = block_of(in.q, query, rows);
+  for (int row = 0, count = 0; finite && row < shape.queries(); row += count) {
+    const int query = shape.zigzag.position(row);
+    count = std::min(side, shape.run_end(query) - query);
+    finite = copy_block(in.q + row * in.stride, in.stride, count, D, rows, columns);
     for (int half = 0; half < 2; ++half)
       for (int s = 0; s < steps; ++s)
         pair_columns(rows + half * tile_rows * columns + s * tile_inner, columns,
@@ -242,34 +258,34 @@ bool forward_by_tiles(const AttentionShape& shape, const Head<const bfloat16>& i
     std::fill_n(out, side * columns, 0.0f);
     Running running[2];
     if (sink != nullptr) running[0] = running[1] = {.top = every(*sink), .sum = every(1.0f)};
-    const int end = query + side;
+    const int end = std::min(int(round_up(query + side, side)), tokens);
     for (int first = sight.first_key(query) / side * side; first < end; first += span) {
-      const int count = std::min(span, end - first);
-      for (int k = 0; k < count; k += side)
+      const int seen = std::min(span, end - first);
+      for (int k = 0; k < seen; k += side)
         multiply<Write::replace>(
             {keys + std::int64_t(first + k) * columns, columns, tile_rows * columns, tile_inner},
             {queries, steps * tile_elements, tile_elements}, first_bits(steps), scores + k * side,
             side);
-      const bool hides = !sight.all(query, first, count);
+      const bool hides = !sight.all(query, first, seen);
       for (int half = 0; half < 2; ++half)
-        softmax_columns(shape, sight, query + half * tile_rows, first, count, hides,
+        softmax_columns(shape, sight, query + half * tile_rows, first, seen, hides,
                         scores + half * lanes, out + half * lanes, columns, running[half],
                         weights + half * key_blocks * tile_elements);
       for (int d = 0; d < columns; d += side)
         multiply<Write::accumulate>({values + std::int64_t(first) * columns + d * side, side,
                                      tile_rows * side, columns * side},
                                     {weights, key_blocks * tile_elements, tile_elements},
-                                    first_bits(count / side), out + d * side, side);
+                                    first_bits(seen / side), out + d * side, side);
     }
     for (int half = 0; half < 2; ++half) {
-      const int n = query + half * tile_rows;
+      const int n = row + half * tile_rows, rest = count - half * tile_rows;
       float shares[lanes];
       for (int j = 0; j < lanes; ++j) {
         shares[j] = 1.0f / running[half].sum[j];
-        if (n + j < T) lse[n + j] = running[half].top[j] + std::log(running[half].sum[j]);
+        if (j < rest) lse[n + j] = running[half].top[j] + std::log(running[half].sum[j]);
       }
-      for (int d = 0; d < D; d += tile_rows)
-        store_transposed(out + d * side + half * lanes, side, shares, T - n, D - d,
+      for (int d = 0; rest > 0 && d < D; d += tile_rows)
+        store_transposed(out + d * side + half * lanes, side, shares, rest, D - d,
                          o + n * stride + d, stride);
     }
   }
@@ -281,6 +297,7 @@ bool forward_by_tiles(const AttentionShape& shape, const Head<const bfloat16>& i
 
 /// A thread keeps these from one head to the next.
 struct TiledBackward::Arrays {
+  // T tokens; N queries, of which each run begins a block.
   Kept<bfloat16> keys, values;                 // [T, D]
   Kept<bfloat16> turned_keys;                  // [T / 32, D, 32]
   Kept<bfloat16> query_rows, gradient_rows;    // tiles [T / 32, D / 16] of pairs of rows
@@ -362,8 +379,8 @@ TiledBackward::TiledBackward(const AttentionShape& shape, const Head<const bfloa
   bfloat16* const turned = arrays_.turned_keys.get(elements);
   for (int first = 0; first < tokens; first += side) {
     const std::int64_t at = std::int64_t(first) * columns;
-    finite_ &= copy_block(in.k + first * in.stride, in.stride, T - first, D, keys + at, columns);
-    finite_ &= copy_block(in.v + first * in.stride, in.stride, T - first, D, values + at, columns);
+    finite_ &= copy_keys(shape, in.k, in.key_stride, first, keys + at, columns);
+    finite_ &= copy_keys(shape, in.v, in.key_stride, first, values + at, columns);
     for (int d = 0; d < columns; d += tile_rows)
       transpose_rows(keys + at + d, columns, turned + at + d * side);
   }
@@ -374,16 +391,19 @@ TiledBackward::TiledBackward(const AttentionShape& shape, const Head<const bfloa
 bool TiledBackward::add_head(const Head<const bfloat16>& in, const HeadOutput& output,
                              bfloat16* d_q, std::int64_t stride) {
   if (!finite_) return false;
-  const int T = shape_.seq_len, D = shape_.head_dim;
-  const int tokens = int(round_up(T, side)), columns = int(round_up(D, side));
+  const int run = shape_.run(), padded = int(round_up(run, side)), D = shape_.head_dim;
+  const int runs = shape_.queries() / run, queries = runs * padded;
+  const int tokens = int(round_up(shape_.seq_len, side)), columns = int(round_up(D, side));
   const int steps = columns / tile_inner, tiles = columns / tile_rows;
-  const std::int64_t elements = std::int64_t(tokens) * columns;
+  const std::int64_t elements = std::int64_t(queries) * columns;
   bfloat16* const rows = arrays_.rows.get(side * columns);
   const auto pack = [&](const bfloat16* from, std::int64_t from_stride, bfloat16* of_rows,
                         bfloat16* of_columns) {
     bool finite = true;
-    for (int first = 0; first < tokens; first += side) {
-      finite &= copy_block(from + first * from_stride, from_stride, T - first, D, rows, columns);
+    for (int first = 0; first < queries; first += side) {
+      const int before = first / padded, within = first % padded;
+      finite &= copy_block(from + (before * run + within) * from_stride, from_stride, run - within,
+                           D, rows, columns);
       const std::int64_t at = std::int64_t(first) * columns;
       for (int t = 0; t < tiles; ++t)
         pair_rows(rows + t * tile_rows, columns, of_rows + at + t * tile_elements);
@@ -402,51 +422,54 @@ bool TiledBackward::add_head(const Head<const bfloat16>& in, const HeadOutput& o
       !pack(output.d_o, output.d_o_stride, gradient_rows, gradient_pairs))
     return false;
 
-  float* const means = arrays_.means.get(2 * tokens);
-  float* const lse = means + tokens;
-  for (int n = 0; n < tokens; ++n) {
-    const bfloat16* const o = output.o + n * output.o_stride;
-    const bfloat16* const d_o = output.d_o + n * output.d_o_stride;
-    means[n] = n < T ? sum_terms(D, [=](int d) { return o[d] * d_o[d]; }) : 0.0f;
-    lse[n] = n < T ? output.lse[n] : 0.0f;
+  float* const means = arrays_.means.get(2 * queries);
+  float* const lse = means + queries;
+  for (int n = 0; n < queries; ++n) {
+    const int row = n / padded * run + n % padded;
+    const bool there = n % padded < run;
+    const bfloat16* const o = output.o + row * output.o_stride;
+    const bfloat16* const d_o = output.d_o + row * output.d_o_stride;
+    means[n] = there ? sum_terms(D, [=](int d) { return o[d] * d_o[d]; }) : 0.0f;
+    lse[n] = there ? output.lse[row] : 0.0f;
   }
-  const bfloat16* const keys = arrays_.keys.get(elements);
-  const bfloat16* const values = arrays_.values.get(elements);
-  const bfloat16* const turned = arrays_.turned_keys.get(elements);
-  float* const d_keys = arrays_.d_keys.get(elements);
-  float* const d_values = arrays_.d_values.get(elements);
+  const bfloat16* const keys = arrays_.keys.get(0);
+  const bfloat16* const values = arrays_.values.get(0);
+  const bfloat16* const turned = arrays_.turned_keys.get(0);
+  float* const d_keys = arrays_.d_keys.get(0);
+  float* const d_values = arrays_.d_values.get(0);
   float* const d_queries = arrays_.d_queries.get(elements);
   std::fill_n(d_queries, elements, 0.0f);
 
-  const Sight sight(shape_, in.sequence, tokens);
+  const Sight sight(shape_, in.sequence);
   thread_local Kept<Spans> kept_spans;
   Spans& spans = *kept_spans.get(1);
   configure_tiles();
-  for (int first_key = 0; first_key < tokens; first_key += span)
-    for (int first_query = first_key; first_query < tokens; first_query += span) {
-      if (sight.first_key(first_query) >= first_key + span) break;  // as do all later ones
-      std::uint64_t queries_of[key_blocks] = {}, keys_of[query_blocks] = {};
-      for (int j = 0; j < query_blocks; ++j) {
-        const int query = first_query + j * side;
-        const std::int64_t at = std::int64_t(query) * columns;
-        for (int i = 0; query < tokens && i < key_blocks; ++i) {
+  const auto add_spans = [&](int before, int begin, int first_key) {
+    for (int first = std::max(first_key - begin, 0) / span * span; first < run; first += span) {
+      if (sight.first_key(begin + first) >= first_key + span) break;  // as do all later ones
+      const int first_row = before * padded + first;
+      std::uint64_t queries_of[key_blocks] = {}, keys_of[query_sides] = {};
+      for (int j = 0; j < query_sides; ++j) {
+        const int query = begin + first + j * side, row = first_row + j * side;
+        const std::int64_t at = std::int64_t(row) * columns;
+        for (int i = 0; first + j * side < run && i < key_blocks; ++i) {
           const int key = first_key + i * side;
           if (key >= tokens || !sight.any(query, key, side)) continue;
           queries_of[i] |= first_bits(1) << j, keys_of[j] |= first_bits(1) << i;
-          const std::int64_t row = std::int64_t(key) * columns;
-          multiply<Write::replace>({keys + row, columns, tile_rows * columns, tile_inner},
+          const std::int64_t key_at = std::int64_t(key) * columns;
+          multiply<Write::replace>({keys + key_at, columns, tile_rows * columns, tile_inner},
                                    {query_pairs + at, steps * tile_elements, tile_elements},
                                    first_bits(steps), spans.scores, side);
-          multiply<Write::replace>({values + row, columns, tile_rows * columns, tile_inner},
+          multiply<Write::replace>({values + key_at, columns, tile_rows * columns, tile_inner},
                                    {gradient_pairs + at, steps * tile_elements, tile_elements},
                                    first_bits(steps), spans.d_p, side);
           const int place = i * side * span + j * side;
-          softmax_backward(shape_, sight, query, key, !sight.all(query, key, side), lse + query,
-                           means + query, spans, spans.p + place, spans.d_s + place,
+          softmax_backward(shape_, sight, query, key, !sight.all(query, key, side), lse + row,
+                           means + row, spans, spans.p + place, spans.d_s + place,
                            spans.d_s_pairs + (j * 2 * key_blocks + i) * tile_elements);
         }
       }
-      const std::int64_t at = std::int64_t(first_query) * columns;
+      const std::int64_t at = std::int64_t(first_row) * columns;
       for (int i = 0; i < key_blocks; ++i)
         for (int t = 0; queries_of[i] != 0 && t < tiles; t += 2) {
           const std::int64_t place = std::int64_t(first_key + i * side) * columns + t * tile_rows;
@@ -458,7 +481,7 @@ bool TiledBackward::add_head(const Head<const bfloat16>& in, const HeadOutput& o
                                       {query_rows + tile, tile_elements, side * columns},
                                       queries_of[i], d_keys + place, columns);
         }
-      for (int j = 0; j < query_blocks; ++j)
+      for (int j = 0; j < query_sides; ++j)
         for (int d = 0; keys_of[j] != 0 && d < columns; d += side)
           multiply<Write::accumulate>(
               {turned + std::int64_t(first_key) * columns + d * side, side, tile_rows * side,
@@ -467,22 +490,31 @@ bool TiledBackward::add_head(const Head<const bfloat16>& in, const HeadOutput& o
                tile_elements},
               keys_of[j], d_queries + at + (std::int64_t(j) * columns + d) * side, side);
     }
+  };
+  for (int before = 0; before < runs; ++before)
+    for (int first_key = 0; first_key < tokens; first_key += span)
+      add_spans(before, shape_.zigzag.position(before * run), first_key);
   release_tiles();
 
   float ones[lanes];
   std::fill_n(ones, lanes, 1.0f);
-  for (int n = 0; n < T; n += tile_rows)
-    for (int d = 0; d < D; d += tile_rows)
+  for (int n = 0; n < queries; n += tile_rows)
+    for (int d = 0; n % padded < run && d < D; d += tile_rows)
       store_transposed(d_queries + (std::int64_t(n / side) * columns + d) * side + n % side, side,
-                       ones, T - n, D - d, d_q + n * stride + d, stride);
+                       ones, run - n % padded, D - d,
+                       d_q + (n / padded * run + n % padded) * stride + d, stride);
   return true;
 }
 
 void TiledBackward::store(const Head<bfloat16>& grad) const {
-  const int T = shape_.seq_len, D = shape_.head_dim;
-  const int columns = int(round_up(D, side));
-  copy_rows(arrays_.d_keys.get(0), columns, T, D, grad.k, grad.stride);
-  copy_rows(arrays_.d_values.get(0), columns, T, D, grad.v, grad.stride);
+  const int run = shape_.run(), D = shape_.head_dim, columns = int(round_up(D, side));
+  for (int first = 0; first < shape_.seq_len; first += run) {
+    const std::int64_t from = std::int64_t(first) * columns, row = shape_.zigzag.row(first);
+    copy_rows(arrays_.d_keys.get(0) + from, columns, run, D, grad.k + row * grad.key_stride,
+              grad.key_stride);
+    copy_rows(arrays_.d_values.get(0) + from, columns, run, D, grad.v + row * grad.key_stride,
+              grad.key_stride);
+  }
 }
 
 }  // namespace brume::kernels

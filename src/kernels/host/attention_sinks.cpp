@@ -14,12 +14,12 @@ void attention_backward_sinks(const AttentionShape& shape, ConstVectorOf<Storage
     const float sink = sinks(h);
     double sum = 0.0;
     for (std::int64_t b = 0; b < shape.batch; ++b)
-      for (std::int64_t n = 0; n < shape.seq_len; ++n) {
-        const std::int64_t token = b * shape.seq_len + n;
+      for (std::int64_t n = 0; n < shape.queries(); ++n) {
+        const std::int64_t token = b * shape.queries() + n;
         const Storage* const out = &o(token, h * shape.head_dim);
         const Storage* const gradient = &d_o(token, h * shape.head_dim);
         const float mean = sum_terms(shape.head_dim, [=](int d) { return out[d] * gradient[d]; });
-        sum -= vector_exp(sink - lse((b * shape.heads + h) * shape.seq_len + n)) * mean;
+        sum -= vector_exp(sink - lse((b * shape.heads + h) * shape.queries() + n)) * mean;
       }
     d_sinks(h) = float(write == Write::accumulate ? d_sinks(h) + sum : sum);
   });

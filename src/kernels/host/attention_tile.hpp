@@ -27,24 +27,52 @@ static_assert(key_block % query_block == 0, "else a query of a tile might see no
 template <class Element>
 struct Head {
   Element *q, *k, *v;
-  std::int64_t stride;  // elements from one token to the next
+  std::int64_t stride, key_stride;  // elements from one query or key to the next
   int sequence;
 };
 
-/// A tile of one sequence's scores: queries [first_query, +rows) against keys [first_key, +cols).
+/// A tile of one sequence's scores: queries [first_query, +rows) against keys [first_key, +cols),
+/// by their places in the sequence. They are rows from query_row and key_row on.
 struct Tile {
   int first_query, rows;
   int first_key, cols;
+  int query_row, key_row;
   std::array<int, query_block> begin;  ///< the first of these keys that each query sees
 };
 
+/// Blocks of queries of a sequence. A block has queries of one run only.
+inline int query_blocks(const AttentionShape& shape) {
+  return shape.queries() / shape.run() * int(ceil_div(shape.run(), query_block));
+}
+/// The row of a block's first query.
+inline int row_of_block(const AttentionShape& shape, int block) {
+  const int of_run = int(ceil_div(shape.run(), query_block));
+  return block / of_run * shape.run() + block % of_run * query_block;
+}
+/// The end of the block of queries that begins at one of them.
+inline int end_of_queries(const AttentionShape& shape, int first_query) {
+  return std::min(first_query + query_block, shape.run_end(first_query));
+}
+
+/// The first key of the tile that has a key. Tiles begin with runs.
+inline int tile_of_key(const AttentionShape& shape, int key) {
+  const int within = key % shape.run();
+  return key - within % key_block;
+}
+/// The end of a tile's keys.
+inline int end_of_tile(const AttentionShape& shape, int first_key) {
+  return std::min(first_key + key_block, shape.run_end(first_key));
+}
+
 /// The tile without the keys that no query of it may see, as they come after it.
-inline Tile tile_at(const AttentionShape& shape, int sequence, int first_query, int first_key) {
-  const int last_query = std::min(first_query + query_block, shape.seq_len);
-  Tile tile{first_query,
-            last_query - first_query,
-            first_key,
-            std::min(first_key + key_block, last_query) - first_key,
+///
+/// @param query_row  the row of its first query
+inline Tile tile_at(const AttentionShape& shape, int sequence, int query_row, int first_key) {
+  const int first_query = shape.zigzag.position(query_row);
+  const int last_query = end_of_queries(shape, first_query);
+  Tile tile{first_query, last_query - first_query,
+            first_key,   std::min(end_of_tile(shape, first_key), last_query) - first_key,
+            query_row,   shape.zigzag.row(first_key),
             {}};
   for (int r = 0; r < tile.rows; ++r)
     tile.begin[r] =
@@ -54,7 +82,7 @@ inline Tile tile_at(const AttentionShape& shape, int sequence, int first_query, 
 
 /// The query r of a tile sees its keys [begin[r], end_of_keys).
 inline int end_of_keys(const Tile& tile, int r) {
-  return std::min(tile.cols, tile.first_query + r - tile.first_key + 1);
+  return std::clamp(tile.first_query + r - tile.first_key + 1, 0, tile.cols);
 }
 
 /// Gives `hidden` to the keys that the query of row r does not see, up to a full vector.
@@ -75,13 +103,25 @@ inline void cap_scores(const Tile& tile, int r, float cap, float* row) {
   for (int c = tile.begin[r]; c < end_of_keys(tile, r); ++c) row[c] = soft_cap(row[c], cap);
 }
 
+/// The columns of k and v beside queries.
 template <class View>
-auto head_of(const View& qkv, const AttentionShape& shape, int sequence, int head) {
-  auto* const row = &qkv(std::int64_t(sequence) * shape.seq_len, 0);
-  auto* const k = row + (shape.heads + shape.key_head(head)) * shape.head_dim;
-  return Head<std::remove_pointer_t<decltype(row)>>{row + head * shape.head_dim, k,
-                                                    k + shape.keys() * shape.head_dim,
-                                                    std::int64_t(qkv.stride(0)), sequence};
+View keys_beside(const View& qkv, const AttentionShape& shape) {
+  const int queries = shape.heads * shape.head_dim;
+  return View(qkv.data() + queries, qkv.extent(0), qkv.extent(1) - std::size_t(queries),
+              qkv.stride(0));
+}
+
+template <class View>
+auto head_of(const View& q, const View& keys, const AttentionShape& shape, int sequence, int head) {
+  auto* const k =
+      &keys(std::int64_t(sequence) * shape.seq_len, shape.key_head(head) * shape.head_dim);
+  return Head<std::remove_pointer_t<decltype(k)>>{
+      &q(std::int64_t(sequence) * shape.queries(), head * shape.head_dim),
+      k,
+      k + shape.keys() * shape.head_dim,
+      std::int64_t(q.stride(0)),
+      std::int64_t(keys.stride(0)),
+      sequence};
 }
 
 /// to[n,:] = from[n,:] for n < rows, in the format of `to`.
@@ -96,39 +136,49 @@ void copy_rows(const From* from, std::int64_t from_stride, int rows, int columns
   }
 }
 
-/// fp32 arrays [T, D] for the calculations with one head of a narrower format.
+/// fp32 arrays [T, D], of which queries may use fewer rows, for the calculations with one head of a
+/// narrower format.
 class WideHead {
  public:
   WideHead(const AttentionShape& shape, int arrays)
-      : rows_{shape.seq_len},
+      : queries_{shape.queries()},
+        rows_{shape.seq_len},
         columns_{shape.head_dim},
         values_(std::size_t(arrays) * rows_ * columns_) {}
 
   float* at(int array) { return values_.data() + std::int64_t(array) * rows_ * columns_; }
   template <Narrow Storage>
   void load(int array, const Storage* from, std::int64_t stride) {
+    copy_rows(from, stride, queries_, columns_, at(array), columns_);
+  }
+  template <Narrow Storage>
+  void load_keys(int array, const Storage* from, std::int64_t stride) {
     copy_rows(from, stride, rows_, columns_, at(array), columns_);
   }
   template <Narrow Storage>
   void store(int array, Storage* to, std::int64_t stride) {
+    copy_rows(at(array), columns_, queries_, columns_, to, stride);
+  }
+  template <Narrow Storage>
+  void store_keys(int array, Storage* to, std::int64_t stride) {
     copy_rows(at(array), columns_, rows_, columns_, to, stride);
   }
   void clear(int array) { std::fill_n(at(array), std::int64_t(rows_) * columns_, 0.0f); }
   /// Three arrays from `array` on as queries, keys and values.
   Head<float> head(int array, int sequence) {
-    return {at(array), at(array + 1), at(array + 2), columns_, sequence};
+    return {at(array), at(array + 1), at(array + 2), columns_, columns_, sequence};
   }
 
  private:
-  int rows_, columns_;
+  int queries_, rows_, columns_;
   std::vector<float> values_;
 };
 
 /// scores [rows, cols] = alpha a b^T, a from the tile's queries, b from its keys
 inline void scores_of(const Tile& tile, int head_dim, float alpha, Factor a, Factor b,
                       float* scores) {
-  a.data += tile.first_query * a.stride;
-  b.data += tile.first_key * b.stride;
+  a.data += tile.query_row * a.stride;
+  b.data += tile.key_row * b.stride;
   b.transpose = Transpose::yes;
   gemm(tile.rows, tile.cols, head_dim, alpha, a, b, 0.0f, scores, key_block);
 }
@@ -181,8 +231,8 @@ void add_ranges(Range rows, int head_dim, const Weigh& weigh, const RangeOf& ran
 inline void add_tile_times(const Tile& tile, int head_dim, const float* weights, Factor x,
                            float* out, std::int64_t stride) {
   const Range dense = shared_keys(tile);
-  x.data += tile.first_key * x.stride;
-  out += tile.first_query * stride;
+  x.data += tile.key_row * x.stride;
+  out += tile.query_row * stride;
   gemm(tile.rows, head_dim, dense.end - dense.first, 1.0f, {weights + dense.first, key_block},
        {x.data + dense.first * x.stride, x.stride}, 1.0f, out, stride);
   const auto keys = [&](int r, int first, int end) {
@@ -207,8 +257,8 @@ inline void add_tile_times(const Tile& tile, int head_dim, const float* weights,
 inline void add_tile_transposed_times(const Tile& tile, int head_dim, const float* weights,
                                       Factor x, float* out, std::int64_t stride) {
   const Range dense = shared_keys(tile);
-  x.data += tile.first_query * x.stride;
-  out += tile.first_key * stride;
+  x.data += tile.query_row * x.stride;
+  out += tile.key_row * stride;
   gemm(dense.end - dense.first, head_dim, tile.rows, 1.0f,
        {weights + dense.first, key_block, Transpose::yes}, x, 1.0f, out + dense.first * stride,
        stride);

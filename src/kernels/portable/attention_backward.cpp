@@ -14,9 +14,9 @@ namespace {
 template <class Storage>
 struct Backward {
   AttentionShape shape;
-  ConstMatrixOf<Storage> qkv, o, d_o;
+  ConstMatrixOf<Storage> q, keys, o, d_o;
   ConstVector lse;
-  MatrixOf<Storage> dqkv;
+  MatrixOf<Storage> d_q, d_keys;
   float scale;
 };
 
@@ -41,7 +41,7 @@ Piece piece_from(const AttentionShape& shape, std::int64_t first_key) {
   static_assert(room * sizeof(float) == workspace_bytes);
   const std::int64_t keys = std::int64_t(shape.batch) * shape.keys();
   const auto unit = [&](std::int64_t key) {
-    return query_heads_before(shape, key) * shape.seq_len;
+    return query_heads_before(shape, key) * shape.queries();
   };
   const std::int64_t first_unit = unit(first_key);
   std::int64_t end_key = first_key + 1;
@@ -89,15 +89,16 @@ void write_query_gradients(const Backward<Storage>& of, const Piece& piece) {
         const int lane = lane_of(team);
         const float scale = of.scale, cap = of.shape.cap;
         Row<held> q(of.shape, lane), d_o(of.shape, lane), d_q(of.shape, lane);
-        q.load(&of.qkv(at.token(at.row), at.query_column));
+        q.load(&of.q(at.token(at.row), at.query_column));
         d_o.load(&of.d_o(at.token(at.row), at.output_column));
-        for (int m = of.shape.first_key(at.sequence, at.row); m <= at.row; ++m) {
-          const Storage* const k = &of.qkv(at.token(m), at.key_column);
+        const int last = at.position();
+        for (int m = of.shape.first_key(at.sequence, last); m <= last; ++m) {
+          const Storage* const k = &of.keys(at.key(m), at.key_column);
           const float score = soft_cap(scale * sum_of_lanes(team, q.times(k)), cap);
-          const float d_p = sum_of_lanes(team, d_o.times(&of.qkv(at.token(m), at.value_column)));
+          const float d_p = sum_of_lanes(team, d_o.times(&of.keys(at.key(m), at.value_column)));
           d_q.add(Pair(score, of.lse(unit), d_p, piece.mean(unit), scale, cap).d_s, k);
         }
-        d_q.store(&of.dqkv(at.token(at.row), at.query_column));
+        d_q.store(&of.d_q(at.token(at.row), at.query_column));
       });
 }
 
@@ -114,18 +115,21 @@ void write_key_gradients(const Backward<Storage>& of, const Piece& piece) {
         const int sequence = int(unit / seq_len / key_heads), m = int(unit % seq_len);
         const int key_head = int(unit / seq_len % key_heads), lane = lane_of(team);
         const float scale = of.scale, cap = of.shape.cap;
-        const std::int64_t token = std::int64_t(sequence) * seq_len + m;
-        const int key_column = (of.shape.heads + key_head) * of.shape.head_dim;
+        const Zigzag& zigzag = of.shape.zigzag;
+        const std::int64_t token = std::int64_t(sequence) * seq_len + zigzag.row(m);
+        const int queries = of.shape.queries();
+        const int key_column = key_head * of.shape.head_dim;
         const int value_column = key_column + key_heads * of.shape.head_dim;
         Row<held> k(of.shape, lane), v(of.shape, lane), d_k(of.shape, lane), d_v(of.shape, lane);
-        k.load(&of.qkv(token, key_column));
-        v.load(&of.qkv(token, value_column));
+        k.load(&of.keys(token, key_column));
+        v.load(&of.keys(token, value_column));
         for (int h = 0; h < of.shape.heads; ++h) {
           if (of.shape.key_head(h) != key_head) continue;
           const HeadOf at(of.shape, sequence, h, m);
-          const std::int64_t head = (std::int64_t(sequence) * of.shape.heads + h) * seq_len;
-          for (int n = m; n < seq_len && of.shape.first_key(sequence, n) <= m; ++n) {
-            const Storage* const q = &of.qkv(at.token(n), at.query_column);
+          const std::int64_t head = (std::int64_t(sequence) * of.shape.heads + h) * queries;
+          for (int n = zigzag.first_row(m); n < queries; ++n) {
+            if (of.shape.first_key(sequence, zigzag.position(n)) > m) break;
+            const Storage* const q = &of.q(at.token(n), at.query_column);
             const Storage* const d_o = &of.d_o(at.token(n), at.output_column);
             const float score = soft_cap(scale * sum_of_lanes(team, k.times(q)), cap);
             const float d_p = sum_of_lanes(team, v.times(d_o));
@@ -134,8 +138,8 @@ void write_key_gradients(const Backward<Storage>& of, const Piece& piece) {
             d_k.add(pair.d_s, q);
           }
         }
-        d_k.store(&of.dqkv(token, key_column));
-        d_v.store(&of.dqkv(token, value_column));
+        d_k.store(&of.d_keys(token, key_column));
+        d_v.store(&of.d_keys(token, value_column));
       });
 }
 
@@ -144,20 +148,22 @@ void write_key_gradients(const Backward<Storage>& of, const Piece& piece) {
 template <class Storage>
 void attention_backward(const AttentionShape& shape, ConstMatrixOf<Storage> qkv,
                         ConstMatrixOf<Storage> o, ConstVector lse, ConstMatrixOf<Storage> d_o,
-                        MatrixOf<Storage> dqkv) {
-  promise_attention("attention_backward", shape, qkv, o, lse);
-  promise(same_extents(dqkv, qkv) && same_extents(d_o, o), "attention_backward",
-          "dqkv must be as qkv, d_o as o");
+                        MatrixOf<Storage> dqkv, ConstMatrixOf<Storage> keys,
+                        MatrixOf<Storage> d_keys) {
+  promise_attention("attention_backward", shape, qkv, o, lse, keys);
+  promise(same_extents(dqkv, qkv) && same_extents(d_o, o) && same_extents(d_keys, keys),
+          "attention_backward", "dqkv must be as qkv, d_o as o, d_keys as keys");
   if constexpr (sizeof(Storage) == 2) {
     FusedOperands operands = fused_operands<Storage>(qkv, o, lse);
     operands.d_o = fused_rows(d_o), operands.dqkv = fused_rows(dqkv);
-    if (fused_attention(Pass::backward, shape, operands)) return;
+    if (!shape.zigzag.cuts() && fused_attention(Pass::backward, shape, operands)) return;
   }
-  const Backward<Storage> of{shape, qkv, o, d_o, lse, dqkv, shape.score_scale()};
-  const std::int64_t keys = std::int64_t(shape.batch) * shape.keys();
+  if (!shape.zigzag.cuts()) keys = keys_beside(qkv, shape), d_keys = keys_beside(dqkv, shape);
+  const Backward<Storage> of{shape, qkv, keys, o, d_o, lse, dqkv, d_keys, shape.score_scale()};
+  const std::int64_t key_heads = std::int64_t(shape.batch) * shape.keys();
   with_features_held("attention_backward", shape, [&](auto held) {
     constexpr int room = decltype(held)::value;
-    for (std::int64_t key = 0; key < keys;) {
+    for (std::int64_t key = 0; key < key_heads;) {
       const Piece piece = piece_from(shape, key);
       write_means<room>(of, piece);
       write_query_gradients<room>(of, piece);
@@ -168,12 +174,14 @@ void attention_backward(const AttentionShape& shape, ConstMatrixOf<Storage> qkv,
 }
 
 template void attention_backward<float>(const AttentionShape&, ConstMatrix, ConstMatrix,
-                                        ConstVector, ConstMatrix, Matrix);
+                                        ConstVector, ConstMatrix, Matrix, ConstMatrix, Matrix);
 template void attention_backward<bfloat16>(const AttentionShape&, ConstMatrixOf<bfloat16>,
                                            ConstMatrixOf<bfloat16>, ConstVector,
+                                           ConstMatrixOf<bfloat16>, MatrixOf<bfloat16>,
                                            ConstMatrixOf<bfloat16>, MatrixOf<bfloat16>);
 template void attention_backward<float16>(const AttentionShape&, ConstMatrixOf<float16>,
                                           ConstMatrixOf<float16>, ConstVector,
+                                          ConstMatrixOf<float16>, MatrixOf<float16>,
                                           ConstMatrixOf<float16>, MatrixOf<float16>);
 
 }  // namespace brume::kernels

@@ -14,24 +14,44 @@ inline constexpr int at_once = 4;  ///< keys or queries, of which no score waits
 
 /// The place of a head of a sequence in the matrices.
 struct HeadOf {
-  int sequence, row;  ///< row: the unit's token, within its sequence
-  int seq_len;
+  int sequence, row;  ///< row: the unit's query, within its sequence
+  int queries, seq_len;
+  Zigzag zigzag;
   int query_column, key_column, value_column, output_column;
 
   /// @param unit  ((sequence, query head), row), counted through
   KOKKOS_INLINE_FUNCTION HeadOf(const AttentionShape& shape, std::int64_t unit)
-      : HeadOf(shape, int(unit / shape.seq_len / shape.heads),
-               int(unit / shape.seq_len % shape.heads), int(unit % shape.seq_len)) {}
+      : HeadOf(shape, int(unit / shape.queries() / shape.heads),
+               int(unit / shape.queries() % shape.heads), int(unit % shape.queries())) {}
   KOKKOS_INLINE_FUNCTION HeadOf(const AttentionShape& shape, int of_sequence, int head, int of_row)
-      : sequence(of_sequence), row(of_row), seq_len(shape.seq_len) {
+      : sequence(of_sequence),
+        row(of_row),
+        queries(shape.queries()),
+        seq_len(shape.seq_len),
+        zigzag(shape.zigzag) {
     query_column = output_column = head * shape.head_dim;
-    key_column = (shape.heads + shape.key_head(head)) * shape.head_dim;
+    key_column = shape.key_head(head) * shape.head_dim;
     value_column = key_column + shape.keys() * shape.head_dim;
   }
+  /// The row of a query.
   KOKKOS_INLINE_FUNCTION std::int64_t token(int of_row) const {
-    return std::int64_t(sequence) * seq_len + of_row;
+    return std::int64_t(sequence) * queries + of_row;
   }
+  /// The row of a key by its place in the sequence.
+  KOKKOS_INLINE_FUNCTION std::int64_t key(int position) const {
+    return std::int64_t(sequence) * seq_len + zigzag.row(position);
+  }
+  /// The place in the sequence of the unit's query.
+  KOKKOS_INLINE_FUNCTION int position() const { return zigzag.position(row); }
 };
+
+/// The columns of k and v beside queries.
+template <class View>
+View keys_beside(const View& qkv, const AttentionShape& shape) {
+  const int queries = shape.heads * shape.head_dim;
+  return View(qkv.data() + queries, qkv.extent(0), qkv.extent(1) - std::size_t(queries),
+              qkv.stride(0));
+}
 
 /// Features lane, lane + unit_lanes, ... of a head: `held` a lane have room.
 template <int held>

@@ -13,11 +13,11 @@ void attention_backward_sinks(const AttentionShape& shape, ConstVectorOf<Storage
         const int head = team.league_rank(), D = shape.head_dim;
         const float sink = sinks(head);
         // A term for each feature, so that neighbouring threads read what lies side by side.
-        const double sum = sum_along<double>(team, shape.batch * shape.seq_len * D, [&](int i) {
+        const double sum = sum_along<double>(team, shape.batch * shape.queries() * D, [&](int i) {
           const int token = i / D, column = head * D + i % D;
-          const HeadOf at(shape, token / shape.seq_len, head, token % shape.seq_len);
+          const HeadOf at(shape, token / shape.queries(), head, token % shape.queries());
           const std::int64_t unit =
-              (std::int64_t(at.sequence) * shape.heads + head) * shape.seq_len + at.row;
+              (std::int64_t(at.sequence) * shape.heads + head) * shape.queries() + at.row;
           return -double(vector_exp(sink - lse(unit)) *
                          (float(o(token, column)) * float(d_o(token, column))));
         });

@@ -83,7 +83,8 @@ void embedding_backward(ConstTokens tokens, ConstMatrixOf<Storage> dx, Matrix d_
       });
   if (d_position_table.data() == nullptr) return;
   const int length = d_position_table.extent_int(0), before = int(documents.first % length);
-  const bool any = documents.begins != nullptr;  // from a first one on, any token may have a place
+  // From a first one on, any token may have a place.
+  const bool any = documents.begins != nullptr || documents.zigzag.cuts();
   for_each_row(
       "embedding_backward_positions", d_position_table.extent(0), KOKKOS_LAMBDA(const Team& team) {
         const int t = team.league_rank();
