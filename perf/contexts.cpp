@@ -43,7 +43,7 @@ model::Config bench_model(int tokens) {
 std::vector<plan::Plan> plans(const model::Config& model, int ranks) {
   std::vector<plan::Plan> all;
   for (int tp = 1; tp <= ranks; ++tp)
-    if (ranks % tp == 0 && plan::context_fault(model, ranks / tp, tp, 1).empty())
+    if (ranks % tp == 0 && plan::context_fault(model, {.tp = tp, .cp = ranks / tp}).empty())
       all.push_back(plan::equal_stages(model, 1, 1, {.cp = ranks / tp, .tp = tp}));
   return all;
 }

@@ -474,17 +474,26 @@ inline void empty_ends(int i, plan::Plan& plan) {
 }
 
 /// Lets ranks of a plan share sequences: data-parallel ranks of stages become context-parallel
-/// ones, and every stage has so many sequences of a microbatch.
+/// ones, and every stage has so many sequences of a microbatch. Stages that gather keys have as
+/// many such ranks as the first one.
 /// @return whether any of them does; else the plan stays as it is
-inline bool share_sequences(const model::Config& model, plan::Plan& plan, int sequences) {
+inline bool share_sequences(const model::Config& model, plan::Plan& plan, int sequences,
+                            bool gather_keys = false) {
   plan::Plan changed = plan;
   for (plan::Stage& stage : changed.stages) {
+    if (gather_keys && stage.data_ranks() != plan.stages.front().data_ranks()) {
+      const plan::Stage& first = plan.stages.front();
+      stage.nodes = first.nodes, stage.devices_per_node = first.devices_per_node;
+      stage.dp = first.dp, stage.tp = first.tp, stage.ep = first.ep;
+      stage.replicas = first.replicas, stage.zero_level = first.zero_level;
+    }
     const int ranks = stage.data_ranks();
     if (ranks % sequences != 0 && sequences % ranks != 0) return false;
     stage.dp = std::min(ranks, sequences);
     stage.cp = ranks / stage.dp;
     stage.microbatch = sequences / stage.dp;
-    if (!plan::context_fault(model, stage.cp, stage.tp, stage.microbatch).empty()) return false;
+    stage.gather_keys = gather_keys && stage.cp > 1;
+    if (!plan::context_fault(model, stage.split()).empty()) return false;
     if (stage.microbatch * model.seq_len / stage.cp % stage.tp != 0) return false;
   }
   changed.global_batch = sequences * changed.microbatches;

@@ -34,11 +34,15 @@ struct StageRole {
   int dense = 0;      ///< number of first layers without experts where others have them
   bool disk = false;  ///< some of what is offloaded may lie on disk; else od and ad do not count
   bool host_update = false;  ///< the node's processor may step some; else oh does not count
+  bool gather_keys = false;  ///< ranks that share sequences do, else they exchange heads
   /// Slowdowns against most node pairs, of the stage's collectives over nodes and of collectives of
   /// all ranks.
   double times = 1.0, world_times = 1.0;
   int first_in_unit = 0;  ///< node of a unit of the network at which the stage begins
 
+  model::Sharing sharing() const {
+    return gather_keys ? model::Sharing::keys : model::Sharing::heads;
+  }
   bool trains_embedding() const { return first && frozen == 0; }
   /// Layers without a backward. Where there are none, formulas stay as short as they are then.
   int frozen_layers() const { return std::max(frozen - (first ? 1 : 0), 0); }

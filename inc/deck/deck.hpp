@@ -241,6 +241,7 @@ struct SearchKeys {
   std::vector<int> stages = {};
   std::vector<int> dp = {};
   std::vector<int> cp = {};
+  std::vector<int> gather_keys = {};
   std::vector<int> tp = {};
   std::vector<int> ep = {};
   std::vector<int> microbatch = {};

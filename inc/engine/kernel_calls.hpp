@@ -29,6 +29,8 @@ struct KernelCall {
   ConstVector gain = {}, bias = {};
   ConstMatrix residual = {};  ///< added to `written`
   ConstVector sinks = {};
+  ConstMatrix keys =
+      {};  ///< and values that attention reads, if `read` has not those of all tokens
   /// Biases of experts, for their columns of `written` from `first_biased` on.
   ConstMatrix experts_bias = {};
   int first_biased = 0;
@@ -48,6 +50,7 @@ struct KernelCall {
   kernels::Vector d_gates = {};
   kernels::Write write_d_gates = kernels::Write::replace;  ///< an activation's way to write them
   kernels::Vector d_sinks = {};
+  Matrix d_keys = {};
   kernels::Matrix d_experts_bias = {};
   // Attributes:
   float eps = 0.0f, gain_base = 0.0f;

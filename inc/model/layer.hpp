@@ -112,6 +112,7 @@ enum class OperatorKind {
   combine,         ///< the sum of such rows
   cut_heads,       ///< columns of heads in as many parts as ranks share a sequence
   join_heads,      ///< such parts side by side
+  cut_keys,        ///< columns of keys and values
   expand_keys,     ///< queries, keys and values of heads from the products of latent attention
   narrow_values,   ///< attended heads without the columns that widened their values
   absorb_queries,  ///< queries that see latent keys, and these: in generation
@@ -185,6 +186,7 @@ inline constexpr KernelRule kernel_rules[] = {
     {OperatorKind::combine, "combine", false, 0.0, 2, 2, {}},
     {OperatorKind::cut_heads, "cut_heads", false, 0.0, 2, 2, {}},
     {OperatorKind::join_heads, "join_heads", false, 0.0, 2, 2, {}},
+    {OperatorKind::cut_keys, "cut_keys", true, 0.0, 2, 2, {}},
     {OperatorKind::expand_keys, "expand_keys", false, 0.0, 2, 2, {}},
     {OperatorKind::narrow_values, "narrow_values", true, 0.0, 2, 2, {}},
     {OperatorKind::absorb_queries, "absorb_queries", false, 0.0, 0, 0, {}},
@@ -234,15 +236,27 @@ inline bool is_exchange(OperatorKind kind) {
 
 // --- tensors and operators ----------------------------------------------------------------------
 
+/// How attention sees all tokens of sequences of which ranks have parts. Each way has lists of its
+/// own.
+enum class Sharing {
+  none,   ///< a rank has whole sequences
+  heads,  ///< ranks exchange tokens for heads
+  keys    ///< ranks gather keys and values
+};
+inline constexpr std::array all_sharings = {Sharing::none, Sharing::heads, Sharing::keys};
+
 /// The part of a segment that one rank computes: the variables of its expressions.
 struct Split {
   int tp = 1;
-  int microbatch = 1;  ///< "b"
-  int ep = 1;          ///< ranks over which whole experts are divided: 1, tp, or a multiple of tp
-  int cp = 1;          ///< ranks that share the one sequence of a microbatch
+  int microbatch = 1;   ///< "b"
+  int ep = 1;           ///< ranks over which whole experts are divided: 1, tp, or a multiple of tp
+  int cp = 1;           ///< ranks that share the one sequence of a microbatch
+  int gather_keys = 0;  ///< 1: these gather keys and values, in zigzag order
 
   auto operator<=>(const Split&) const = default;
-  bool cuts_sequences() const { return cp > 1; }
+  Sharing sharing() const {
+    return cp == 1 ? Sharing::none : gather_keys == 1 ? Sharing::keys : Sharing::heads;
+  }
   /// Data-parallel ranks that divide whole experts, each with the ranks of its tp group.
   int expert_data_ranks() const { return ep > tp ? ep / tp : 1; }
   /// Ranks of a group that exchanges within a layer.
@@ -290,7 +304,8 @@ struct Tensor {
 /// K}; experts {M, N, K, E}, M of all E on the rank together, and absorb_queries and expand_values
 /// of heads likewise; attention {batch, T, heads, head_dim}; cached_attention {N, T, heads,
 /// head_dim}; norms, gelu, gelu_erf, swiglu, geglu, clamped_swiglu, dispatch, combine, cut_heads,
-/// join_heads, expand_keys and narrow_values {N, C}, C columns written; rope {N, heads, head_dim};
+/// join_heads, cut_keys, expand_keys and narrow_values {N, C}, C columns written; rope {N, heads,
+/// head_dim};
 /// pointwise {elements}; embedding {N, C, V}; cross_entropy {N, V}; choose_experts {N, E, k};
 /// sigmoid {N}; dequantize and update {elements}.
 struct Operator {
@@ -298,9 +313,10 @@ struct Operator {
   OperatorKind kind;
   TensorId read, written;  ///< the same one: in place
   std::vector<TensorId> statistics = {};
-  std::optional<TensorId> gates = {};   ///< read too: a factor of each row
-  std::optional<TensorId> routes = {};  ///< read too: experts and rows of the tokens' copies
-  std::vector<Module> modules = {};     ///< side by side, each with columns of its own
+  std::optional<TensorId> queries = {};  ///< read too: attention's, if it reads gathered keys
+  std::optional<TensorId> gates = {};    ///< read too: a factor of each row
+  std::optional<TensorId> routes = {};   ///< read too: experts and rows of the tokens' copies
+  std::vector<Module> modules = {};      ///< side by side, each with columns of its own
   /// A product's factor. lora_b: the product is added to `written`.
   Part part = Part::weight;
   std::vector<Expr> dims = {};

@@ -489,9 +489,9 @@ inline constexpr Recompute all_recomputes[] = {Recompute::none, Recompute::selec
 
 /// The head's are those of one piece, see head_pieces().
 ///
-/// @param cuts_sequences  Split::cuts_sequences(): ranks exchange heads of tokens before attention
+/// @param sharing  Split::sharing()
 ///                        and behind it
-Segment segment(const Config& config, SegmentKind kind, bool cuts_sequences = false);
+Segment segment(const Config& config, SegmentKind kind, Sharing sharing = Sharing::none);
 
 /// Pieces of a microbatch's tokens in which the head works, as equal as they can be with at most
 /// Config::head_tokens each: ceil(N / count) tokens but for the last. In "b" and "cp".
@@ -516,7 +516,7 @@ struct Kept {
 /// the longest prefix with at most a of all bytes moves to CPU memory. A layer with full
 /// recomputation keeps its input.
 std::vector<Kept> kept_tensors(const Config& config, Recompute recompute, LayerKind layer = {},
-                               bool cuts_sequences = false);
+                               Sharing sharing = Sharing::none);
 
 /// Bytes of a layer's key cache on a rank, in "tp": keys and values of all its blocks' tokens.
 Expr cache_bytes(const Config& config);

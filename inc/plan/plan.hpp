@@ -23,7 +23,8 @@ struct Stage {
   int devices_per_node = 1;
   int microbatch = 1;  ///< sequences per microbatch and data-parallel rank; 1 where cp > 1
   int dp = 1;
-  int cp = 1;  ///< ranks that share the sequences of a data-parallel rank
+  int cp = 1;           ///< ranks that share the sequences of a data-parallel rank
+  int gather_keys = 0;  ///< 1: these gather keys and values instead of exchanging heads
   int tp = 1;
   int ep = 1;  ///< ranks over which whole experts are divided: 1 (tp cuts each), tp or a multiple
   int zero_level = 0;   ///< 1 shards optimizer state over state_ranks(), 2 also gradients, 3 also
@@ -50,7 +51,9 @@ struct Stage {
   /// Data-parallel ranks with the same weights.
   int state_ranks() const { return data_ranks() / expert_data_ranks(); }
   int shard_ranks() const { return state_ranks() / replicas; }
-  model::Split split() const { return {.tp = tp, .microbatch = microbatch, .ep = ep, .cp = cp}; }
+  model::Split split() const {
+    return {.tp = tp, .microbatch = microbatch, .ep = ep, .cp = cp, .gather_keys = gather_keys};
+  }
   bool operator==(const Stage&) const = default;
 };
 
@@ -78,6 +81,9 @@ struct Plan {
 };
 
 bool uses_disk(const Stage& stage);
+
+/// Whether all stages order tokens alike: if one gathers keys, all do, and have the same cp.
+bool orders_tokens_alike(const Plan& plan);
 
 /// Returns the knobs that make a plan's order another one: "virtual_stages = 2"; empty: 1F1B.
 std::string order_text(const Plan& plan);

@@ -26,6 +26,7 @@ struct StageShape {
   int tp = 1;
   int ep = 1;
   int microbatch = 1;  ///< sequences per microbatch and data-parallel rank
+  int gather_keys = 0;
 
   int devices() const { return nodes * devices_per_node; }
   bool operator==(const StageShape&) const = default;
@@ -49,7 +50,7 @@ std::string tensor_fault(const model::Config& model, int tp, int ep = 1);
 
 /// Says why ranks of a stage cannot share sequences: "cp = 2 must divide ..."; empty where they
 /// can.
-std::string context_fault(const model::Config& model, int cp, int tp, int microbatch);
+std::string context_fault(const model::Config& model, const model::Split& split);
 
 /// The same of ranks that repeat no key head and have two parts of a sequence each, as in
 /// Megatron-LM.

@@ -269,7 +269,7 @@ TEST(ContractOfExperts, HasPlansWithWholeExperts) {
 }
 
 /// A model of any kind, and a plan for it in which ranks share sequences.
-std::pair<model::Config, plan::Plan> case_of_contexts(int i) {
+std::pair<model::Config, plan::Plan> case_of_contexts(int i, bool gather_keys = false) {
   std::mt19937 random(unsigned(i) * 32452843 + 31);
   const std::vector<model::Config> special = test::special_models();
   while (true) {
@@ -288,7 +288,9 @@ std::pair<model::Config, plan::Plan> case_of_contexts(int i) {
       test::freeze_some(i, model);
     plan::Plan plan =
         i % 2 == 0 ? test::random_plan(random, model, 8) : test::mixed_plan(random, model, 8);
-    if (test::share_sequences(model, plan, 1 + i % 2)) return {std::move(model), std::move(plan)};
+    if (gather_keys) model.seq_len = 16;
+    if (test::share_sequences(model, plan, 1 + i % 2, gather_keys))
+      return {std::move(model), std::move(plan)};
   }
 }
 
@@ -298,6 +300,24 @@ TEST_P(Contract, RandomPlanThatSharesSequencesTrainsLikeOneRank) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Engine, Contract, ::testing::ValuesIn(test::plan_numbers()));
+
+class GatheredKeysContract : public ::testing::TestWithParam<int> {};
+
+TEST_P(GatheredKeysContract, RandomPlanTrainsLikeOneRank) {
+  const auto [model, plan] = case_of_contexts(GetParam(), true);
+  expect_contract(model, plan, test::head_tokens(GetParam()));
+}
+
+INSTANTIATE_TEST_SUITE_P(Engine, GatheredKeysContract, ::testing::Range(0, test::trials(12)));
+
+TEST(GatheredKeys, HavePlansOfMoreRanksThanHeads) {
+  int more = 0;
+  for (int i = 0; i < 12; ++i) {
+    const auto [model, plan] = case_of_contexts(i, true);
+    more += plan.stages[0].cp > model.num_heads / plan.stages[0].tp;
+  }
+  EXPECT_GE(more, 3);
+}
 
 class InterleavedContract : public ::testing::TestWithParam<int> {};
 
@@ -313,7 +333,7 @@ TEST_P(InterleavedContract, RandomPlanTrainsLikeOneRank) {
   model.exchanges_normed = i % 3 == 2;
   if (i % 5 == 2) test::adapt(i, model);
   plan::Plan plan = test::interleaved_plan(random, model, 8);
-  if (i % 2 == 1) test::share_sequences(model, plan, 1);
+  if (i % 2 == 1) test::share_sequences(model, plan, 1, i % 4 == 1);
   expect_contract(model, plan, test::head_tokens(i));
 }
 
@@ -339,7 +359,7 @@ TEST_P(ZeroBubbleContract, RandomPlanTrainsAsWithWholeBackwards) {
   if (i % 4 == 2) test::adapt(i, model);
   if (i % 12 == 0) test::quantize(i / 12, model);
   plan::Plan plan = test::zero_bubble_plan(random, model, 8);
-  if (i % 2 == 0) test::share_sequences(model, plan, 1);
+  if (i % 2 == 0) test::share_sequences(model, plan, 1, i % 4 == 0);
   const test::TokenFixture tokens(model.vocab_size);
   const data::Sampler data = tokens.sampler(model.seq_len, model.isolated);
   const Settings settings = test::contract_settings(6);

@@ -178,7 +178,7 @@ TEST(Layer, ExchangesEndRuns) {
 // Attention of ranks that share a sequence: heads of all tokens between two exchanges.
 TEST(Layer, RanksThatShareASequenceExchangeHeads) {
   const Config qwen3 = test::special_models().front();
-  const Segment s = segment(qwen3, SegmentKind::attention, true);
+  const Segment s = segment(qwen3, SegmentKind::attention, Sharing::heads);
   const auto text_of = [&](const std::vector<model::Run>& runs) {
     std::string all;
     for (const model::Run& run : runs) all += fmt::format("{}-{} ", run.first, run.end);
@@ -205,6 +205,20 @@ TEST(Layer, RanksThatShareASequenceExchangeHeads) {
   EXPECT_EQ(elements("attended.heads"), 12 * 1 * 10);
   EXPECT_EQ(elements("attended"), 3 * 4 * 10);
   EXPECT_EQ(elements("lse"), 12 * 1);
+}
+
+// Attention of queries of a rank's tokens, to keys of all that the backward gathers again.
+TEST(Layer, RanksThatShareASequenceGatherKeys) {
+  const Segment s = segment(test::special_models().front(), SegmentKind::attention, Sharing::keys);
+  // norm1, qkv, qk norm, rope, cut keys | gather keys | attention, residual, out
+  EXPECT_EQ(forward_runs(s, {.cp = 2}).size(), 2u);
+  EXPECT_EQ(backward_runs(s, {.cp = 2}).size(), 3u);
+  EXPECT_EQ(text(s),
+            "out.W out.I qk norm.A rope.A cut keys.A gather keys.A attention.I gather keys.I cut "
+            "keys.I rope.I qk norm.I norm1.A qkv.W qkv.I norm1.I");
+  std::string saved;
+  for (const Saved& one : s.saved) saved += one.name + " ";
+  EXPECT_EQ(saved, "norm1.rstd qk.rstd qkv attended lse norm1.out keys.all qk.out ");
 }
 
 /// The list of a norm, a product, two other kernels and a product, on tensors [2, 3].
@@ -299,20 +313,18 @@ TEST(Layer, WhatIsGatheredAndItsGradientHaveTwoPlaces) {
 }
 
 /// Kinds of segments, of plans that cut no sequence and of those that do.
-std::vector<std::pair<SegmentKind, bool>> kinds_of(const Config& m) {
-  std::vector<std::pair<SegmentKind, bool>> found;
-  for (const SegmentKind kind : segment_kinds(m)) {
-    found.emplace_back(kind, false);
-    found.emplace_back(kind, true);
-  }
+std::vector<std::pair<SegmentKind, Sharing>> kinds_of(const Config& m) {
+  std::vector<std::pair<SegmentKind, Sharing>> found;
+  for (const SegmentKind kind : segment_kinds(m))
+    for (const Sharing sharing : all_sharings) found.emplace_back(kind, sharing);
   return found;
 }
 
 // Each gradient is whole before it is read, and scratch that is in use is never written.
 TEST(Layer, ABackwardReadsWhatIsMade) {
   for (const Config& m : all_models())
-    for (const auto& [kind, cuts_sequences] : kinds_of(m)) {
-      const Segment s = segment(m, kind, cuts_sequences);
+    for (const auto& [kind, sharing] : kinds_of(m)) {
+      const Segment s = segment(m, kind, sharing);
       const auto op = [&](int index) { return s.operators[std::size_t(index)]; };
       std::map<TensorId, int> missing;  // readers that have not added to a tensor's gradient
       for (const Operator& one : s.operators)
@@ -342,9 +354,10 @@ TEST(Layer, ScratchHoldsItsTensors) {
     for (const SegmentKind kind : segment_kinds(m))
       for (const Split& split :
            {Split{}, Split{.tp = 2, .microbatch = 3}, Split{.tp = 2, .microbatch = 3, .ep = 2},
-            Split{.cp = 2}, Split{.tp = 2, .cp = 2}}) {
+            Split{.cp = 2}, Split{.tp = 2, .cp = 2}, Split{.cp = 2, .gather_keys = 1},
+            Split{.tp = 2, .cp = 4, .gather_keys = 1}}) {
         const Values at = split.values();
-        const Segment s = segment(m, kind, split.cuts_sequences());
+        const Segment s = segment(m, kind, split.sharing());
         const double products = s.product_grads_elements.evaluate(at);
         const double rest = s.backward_workspace_elements.evaluate(at) - products;
         for (const Tensor& tensor : s.tensors) {

@@ -206,6 +206,10 @@ TEST_F(Megatron, RanksThatShareASequenceHaveWholeKeyHeadsThere) {
   model.seq_len = 8200;
   EXPECT_NE(refusal().find("cp = 8, twice of which does not divide seq_len = 8200"),
             std::string::npos);
+  plan.stages[0].gather_keys = 1;
+  model.num_kv_heads = 4;
+  EXPECT_EQ(value("--cp-comm-type"), "all_gather");
+  plan.stages[0].gather_keys = 0;
   plan.stages[0].cp = 1;
   EXPECT_EQ(value("--context-parallel-size"), "-");
 }
@@ -365,11 +369,15 @@ TEST_F(MegatronArguments, OfSharedSequencesComeBackOrAreRefused) {
   const MegatronJob job = read(megatron_script(deck, model, plan));
   EXPECT_EQ(plan::text(job.plan), plan::text(plan));
   EXPECT_EQ(job.notes, std::vector<std::string>{});
-  std::string one = few + std::string("--context-parallel-size ");
+  plan.stages[0].gather_keys = 1;
+  EXPECT_EQ(plan::text(read(megatron_script(deck, model, plan)).plan), plan::text(plan));
+  std::string one = few + std::string("--cp-comm-type a2a --context-parallel-size ");
   one.replace(one.find("--micro-batch-size 2"), 20, "--micro-batch-size 1");
   EXPECT_EQ(read(one + "2").plan.stages[0].cp, 2);
   EXPECT_NE(refusal_of(one + "8").find("cp = 8 must divide the 4 heads"), std::string::npos)
       << refusal_of(one + "8");
+  one.replace(one.find("a2a"), 3, "p2p");
+  EXPECT_EQ(read(one + "8").plan.stages[0].gather_keys, 1) << "8 ranks for 4 heads";
   EXPECT_NE(refusal_of(few + std::string("--context-parallel-size 2"))
                 .find("microbatch must be 1 where cp = 2"),
             std::string::npos);

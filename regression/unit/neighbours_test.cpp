@@ -74,7 +74,7 @@ TEST(Neighbours, EachKnobOfTheSearchChanges) {
     const bool derived = std::holds_alternative<Derived>(knob.member);
     if (std::holds_alternative<std::monostate>(knob.search) || derived) continue;
     const std::string name = knob.name;
-    if (name == "ep" || name == "cp") continue;  // of experts, and of long sequences
+    if (name == "ep" || name == "cp" || name == "gather_keys") continue;  // not of all models
     EXPECT_TRUE(any(all, [&](const Plan& other) {
       return number(knob, other, 0) != number(knob, plan, 0);
     })) << knob.name;
@@ -118,6 +118,12 @@ TEST(Neighbours, ShareLongSequences) {
   all = neighbours(plan, model, cluster, shares);
   EXPECT_TRUE(any(all, with(1)));
   EXPECT_TRUE(any(all, with(4)));
+  const auto gathers = [](const Plan& other) { return other.stages[0].gather_keys == 1; };
+  EXPECT_TRUE(any(all, gathers));
+  for (Stage& stage : plan.stages) stage.gather_keys = 1;
+  all = neighbours(plan, model, cluster, shares);
+  EXPECT_TRUE(any(all, [&](const Plan& other) { return !gathers(other) && with(2)(other); }));
+  for (const Plan& other : all) EXPECT_NO_THROW(check(other, model, cluster)) << text(other);
 }
 
 TEST(Neighbours, LackWhatTheSearchForbids) {

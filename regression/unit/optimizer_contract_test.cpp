@@ -22,7 +22,7 @@ void make_plan(int i, std::mt19937& random, Case& made) {
   made.plan = i % 7 == 5   ? test::interleaved_plan(random, made.model, 8)
               : i % 7 == 6 ? test::zero_bubble_plan(random, made.model, 8)
                            : test::plan_number(i, random, made.model);
-  if (i % 3 == 0) test::share_sequences(made.model, made.plan, 1);
+  if (i % 3 == 0) test::share_sequences(made.model, made.plan, 1, i % 6 == 3);
   if (i % 5 == 1 && i % 7 < 5) test::freeze_some(i / 5, made.model);
   made.model.isolated = i % 2 == 0;
 }

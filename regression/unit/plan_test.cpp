@@ -516,6 +516,9 @@ TEST(Plan, ContextParallelismIsWrittenWhereThereIsAny) {
   plan.stages[0].cp = 2;
   EXPECT_EQ(parse(text(plan), "plan.toml"), plan) << text(plan);
   EXPECT_NE(table(plan).find("dp  cp  tp"), std::string::npos) << table(plan);
+  plan.stages[0].gather_keys = 1;
+  EXPECT_EQ(parse(text(plan), "plan.toml"), plan) << text(plan);
+  EXPECT_NE(table(plan).find("dp  cp  keys  tp"), std::string::npos) << table(plan);
 }
 
 // Ranks (d, c, t) in order: t first, then c.
@@ -546,6 +549,21 @@ TEST(PlanCheck, SaysWhyRanksCannotShareASequence) {
   EXPECT_EQ(refused(3), "plan: stage 0: cp = 3 must divide seq_len = 16");
   EXPECT_EQ(refused(16),
             "plan: stage 0: cp = 16 must divide the 8 heads of a tensor-parallel rank");
+  model.num_layers = 4;
+  const auto gathers = [&](std::vector<int> degrees) {
+    Plan plan = equal_stages(model, 1, int(degrees.size()), {.gather_keys = 1});
+    for (std::size_t i = 0; i < degrees.size(); ++i) {
+      Stage& stage = plan.stages[i];
+      stage.cp = stage.devices_per_node = degrees[i];
+      stage.gather_keys = stage.cp > 1;
+    }
+    const hardware::NodeGroup node{.nodes = 1, .devices_per_node = plan.devices()};
+    return refusal(plan, model, node);
+  };
+  EXPECT_EQ(gathers({8, 8}), "") << "as many ranks as there are heads, and pairs of chunks";
+  EXPECT_EQ(gathers({3}), "plan: stage 0: 2 cp = 6 must divide seq_len = 16 for gather_keys = 1");
+  EXPECT_EQ(gathers({2, 4}).substr(0, 50), "plan: stages must have the same cp and gather_keys");
+  EXPECT_EQ(gathers({2, 1}).substr(0, 50), "plan: stages must have the same cp and gather_keys");
   model.seq_len = 18;
   EXPECT_EQ(refused(2, 1, 2),
             "plan: stage 0: tp = 2 must divide microbatch x seq_len / cp = 1 x 18 / 2, the tokens "

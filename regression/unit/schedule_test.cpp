@@ -81,7 +81,7 @@ class RandomPlans : public ::testing::TestWithParam<int> {
     }
     plan = GetParam() < num_equal_plans ? test::random_plan(random, model, 8)
                                         : test::mixed_plan(random, model, 12);
-    if (GetParam() % 4 == 3) test::share_sequences(model, plan, 1);
+    if (GetParam() % 4 == 3) test::share_sequences(model, plan, 1, GetParam() % 8 == 3);
     if (GetParam() % 4 == 2) test::empty_ends(GetParam(), plan);
   }
   model::Config model;

@@ -114,13 +114,15 @@ TEST(StageShapes, RanksShareLongSequences) {
   };
   using Degrees = std::set<std::pair<int, int>>;
   EXPECT_EQ(
-      found({}),
+      found({.gather_keys = {0}}),
       (Degrees{
           {1, 1}, {1, 2}, {1, 3}, {1, 6}, {2, 1}, {2, 3}, {3, 1}, {3, 2}, {4, 1}, {6, 1}, {8, 1}}));
-  EXPECT_EQ(found({.cp = {2}}), (Degrees{{1, 2}, {3, 2}}));
+  EXPECT_EQ(found({.cp = {2}, .gather_keys = {0}}), (Degrees{{1, 2}, {3, 2}}));
+  EXPECT_EQ(found({.cp = {4, 5}, .gather_keys = {1}}), (Degrees{{1, 4}, {2, 4}}));
   model.seq_len = 8192;
   EXPECT_EQ(found({}), (Degrees{{1, 1}, {2, 1}, {4, 1}, {8, 1}}));
-  EXPECT_EQ(found({.cp = {2, 4}}), (Degrees{{1, 2}}));
+  EXPECT_EQ(found({.cp = {2, 4}, .gather_keys = {0}}), (Degrees{{1, 2}}));
+  EXPECT_EQ(found({.cp = {2, 4}}), (Degrees{{1, 2}, {1, 4}, {2, 2}, {2, 4}, {4, 2}}));
   model.balance_loss = 0.1;
   EXPECT_EQ(found({.cp = {2, 4}}), Degrees{});
 }

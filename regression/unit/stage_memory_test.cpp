@@ -384,7 +384,8 @@ TEST(StageMemory, ComesCloseForSharedSequences) {
     }
     model.isolated = trial % 5 == 0;
     if (trial % 3 == 1) model.precision = model::Precision::bf16;
-    if (test::share_sequences(model, plan, 1 + trial % 2)) compare_state(plan, model, all);
+    if (test::share_sequences(model, plan, 1 + trial % 2, trial % 4 >= 2))
+      compare_state(plan, model, all);
   }
   EXPECT_GE(all.close, 98 * all.compared / 100) << all.close << " of " << all.compared;
 }

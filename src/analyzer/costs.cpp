@@ -140,16 +140,16 @@ Costs::Costs(const model::Config& model, const hardware::Machine& machine, Stage
 }
 
 Expr Costs::segment(model::SegmentKind kind, Pass pass) const {
-  auto function = remembering(std::string(model::name(kind)) + "_" + word(pass),
-                              [model = model_, profile = profile_, kind, pass](Arguments x) {
-                                // The head's forward in two: before and after ranks know each
-                                // other's parts.
-                                const bool two = kind == model::SegmentKind::head &&
-                                                 pass == Pass::forward && whole(x[1]) > 1;
-                                const double work_s =
-                                    price::segment_s(*model, *profile, kind, pass, split_of(x));
-                                return price::task_s(*profile, work_s, two ? 2 : 1);
-                              });
+  auto function = remembering(
+      std::string(model::name(kind)) + "_" + word(pass),
+      [model = model_, profile = profile_, kind, pass, sharing = role_.sharing()](Arguments x) {
+        // The head's forward in two: before and after ranks know each
+        // other's parts.
+        const bool two =
+            kind == model::SegmentKind::head && pass == Pass::forward && whole(x[1]) > 1;
+        const double work_s = price::segment_s(*model, *profile, kind, pass, split_of(x, sharing));
+        return price::task_s(*profile, work_s, two ? 2 : 1);
+      });
   return Expr::call(std::move(function), v_.split(*model_));
 }
 

@@ -62,7 +62,7 @@ LayerCosts costs_of(const model::Config& model, const Costs& costs, Recompute re
   const auto within = [&](SegmentKind kind) {
     Exchanges found;
     // An exchange of one rank takes no time, so plans that cut no sequence have the same list.
-    const model::Segment segment = model::segment(model, kind, true);
+    const model::Segment segment = model::segment(model, kind, costs.sharing());
     for (const model::Operator& op : segment.operators)
       if (op.kind == model::OperatorKind::reduce_scatter) {
         found.sums_s += scatter_s(kind);
@@ -90,8 +90,8 @@ LayerCosts costs_of(const model::Config& model, const Costs& costs, Recompute re
   const Expr arriving_sum_s = costs.gradient_sum(kinds.front(), kinds.back());
   const SegmentKind first = recompute == Recompute::full ? kinds.front() : kinds.back();
   const Variables v(model);
-  const Expr moved = moved_bytes(model, recompute, v.a);
-  const Expr to_disk = moved_bytes(model, recompute, v.ad);
+  const Expr moved = moved_bytes(model, recompute, costs.sharing(), v.a);
+  const Expr to_disk = moved_bytes(model, recompute, costs.sharing(), v.ad);
   LayerCosts layer{.forward_s = all(Pass::forward),
                    .backward_s = all(backward),
                    .forward_tp_s = gathers_s + scatters_s,
@@ -154,13 +154,15 @@ LayerCosts layer_costs(const model::Config& model, const Costs& costs, Recompute
   return mean;
 }
 
-Expr moved_bytes(const model::Config& model, Recompute recompute, const Expr& ratio) {
-  const auto kept = [&](bool cuts_sequences) {
-    return model::kept_tensors(model, recompute, {}, cuts_sequences);
+Expr moved_bytes(const model::Config& model, Recompute recompute, model::Sharing sharing,
+                 const Expr& ratio) {
+  const auto kept = [&](model::Sharing list) {
+    return model::kept_tensors(model, recompute, {}, list);
   };
-  const auto bytes = [whole = kept(false), cut = kept(true)](Arguments x) {
-    const model::Split split = split_of(x.subspan(1));
-    return plan::moved_tensors(split.cuts_sequences() ? cut : whole, x[0], split).bytes;
+  const auto bytes = [whole = kept(model::Sharing::none), cut = kept(sharing),
+                      sharing](Arguments x) {
+    const model::Split split = split_of(x.subspan(1), sharing);
+    return plan::moved_tensors(split.cp > 1 ? cut : whole, x[0], split).bytes;
   };
   const Variables v(model);
   std::vector<Expr> arguments = v.split(model);

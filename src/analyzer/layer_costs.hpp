@@ -28,6 +28,7 @@ LayerCosts layer_costs(const model::Config& model, const Costs& costs, model::Re
 
 /// Bytes of a layer's saved tensors that activation offload moves, as plan::moved_tensors has it.
 /// @param ratio  act_offload_ratio; act_disk_ratio for those on disk
-Expr moved_bytes(const model::Config& model, model::Recompute recompute, const Expr& ratio);
+Expr moved_bytes(const model::Config& model, model::Recompute recompute, model::Sharing sharing,
+                 const Expr& ratio);
 
 }  // namespace brume::analyzer

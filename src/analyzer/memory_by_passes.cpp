@@ -63,7 +63,7 @@ SecondPart second_part(const plan::Plan& plan, int stage, const model::Config& m
 double between_parts_bytes(const plan::Stage& s, const model::Config& model) {
   model::Expr kept = 0.0;
   each_segment(s, model, [&](model::SegmentKind kind, bool stores) {
-    const model::Segment segment = model::segment(model, kind, s.split().cuts_sequences());
+    const model::Segment segment = model::segment(model, kind, s.split().sharing());
     kept += segment.product_grads_bytes() + model::stream_bytes(model);  // and the input
     if (!model.post_norms()) kept += model::stream_bytes(model, kind);   // the output's gradient
     for (const model::Saved& saved : segment.saved)

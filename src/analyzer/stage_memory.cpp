@@ -11,8 +11,7 @@ using model::SegmentKind;
 
 /// Bytes of a segment's transient buffers on one rank.
 struct SegmentBytes {
-  SegmentBytes(const model::Config& model, SegmentKind kind, bool cuts_sequences) {
-    const model::Segment segment = model::segment(model, kind, cuts_sequences);
+  SegmentBytes(const model::Config& model, SegmentKind kind, const model::Segment& segment) {
     for (const model::Saved& tensor : segment.saved)
       (tensor.cheap ? cheap : saved) += tensor.bytes();
     forward = segment.forward_workspace_bytes();
@@ -21,11 +20,15 @@ struct SegmentBytes {
     shared = less(1.0, model::sum_ranks(kind));
   }
   /// For all plans.
-  SegmentBytes(const model::Config& model, SegmentKind kind) : SegmentBytes(model, kind, false) {
+  ///
+  /// @param sharing  of those that cut sequences
+  SegmentBytes(const model::Config& model, SegmentKind kind, model::Sharing sharing)
+      : SegmentBytes(model, kind, model::segment(model, kind)) {
     if (kind == SegmentKind::head) return;
-    join(SegmentBytes(model, kind, true), [&](const Expr& whole, const Expr& cut) {
-      return select(Variables(model).cuts_sequences(), cut, whole);
-    });
+    join(SegmentBytes(model, kind, model::segment(model, kind, sharing)),
+         [&](const Expr& whole, const Expr& cut) {
+           return select(Variables(model).cuts_sequences(), cut, whole);
+         });
   }
   /// Replaces each size by of(own, the other one's).
   template <typename Of>
@@ -128,16 +131,16 @@ StageMemoryBuilder::StageMemoryBuilder(const model::Config& model, StageRole rol
       role_(role),
       v_(model),
       state_(model, role),
-      head_(model, SegmentKind::head),
+      head_(model, SegmentKind::head, role.sharing()),
       stream_(model::stream_bytes(model)),
       shard_(model::stream_shard_bytes(model)),
       shared_(less(1.0, v_.tp)),
       table_elements_(model::token_table_elements(model)) {
   Expr cheap = 0.0;
   for (SegmentKind kind : model::segment_kinds(model, model::BlockKind::layer)) {
-    segments_.emplace_back(model, kind);
+    segments_.emplace_back(model, kind, role.sharing());
     if (role.dense > 0 && kind == SegmentKind::experts)
-      segments_.back().join(SegmentBytes(model, SegmentKind::mlp),
+      segments_.back().join(SegmentBytes(model, SegmentKind::mlp, role.sharing()),
                             [](const Expr& a, const Expr& b) { return max(a, b); });
     kept_.selective += shard_ + segments_.back().saved;
     cheap += segments_.back().cheap;
@@ -146,8 +149,10 @@ StageMemoryBuilder::StageMemoryBuilder(const model::Config& model, StageRole rol
   kept_.recomputed = shard_;
   const auto bytes = [&](const Expr& ratio) {
     using enum model::Recompute;
-    return LayerBytes{moved_bytes(model, none, ratio), moved_bytes(model, selective, ratio),
-                      moved_bytes(model, full, ratio)};
+    const auto of = [&](model::Recompute recompute) {
+      return moved_bytes(model, recompute, role.sharing(), ratio);
+    };
+    return LayerBytes{of(none), of(selective), of(full)};
   };
   moved_ = bytes(v_.a);
   if (role.disk) to_disk_ = bytes(v_.ad);

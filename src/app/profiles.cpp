@@ -27,7 +27,11 @@ profiler::Shapes training_shapes(const deck::Deck& deck, const model::Config& mo
   std::set<int> groups;
   for (const plan::StageShape& shape :
        plan::stage_shapes(model, deck.training.global_batch, cluster, 0, deck.search)) {
-    splits.insert({.tp = shape.tp, .microbatch = shape.microbatch, .ep = shape.ep, .cp = shape.cp});
+    splits.insert({.tp = shape.tp,
+                   .microbatch = shape.microbatch,
+                   .ep = shape.ep,
+                   .cp = shape.cp,
+                   .gather_keys = shape.gather_keys});
     groups.insert({shape.tp, shape.cp});
   }
   for (int ranks : divisors(cluster.groups[0].devices())) groups.insert(ranks);

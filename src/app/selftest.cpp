@@ -234,12 +234,14 @@ std::vector<Named> test_plans(const model::Config& model, int ranks, int ranks_p
             stages = largest(model.num_layers, ranks);
   std::vector<Named> plans{{"data", test_plan(model, ranks, 1, 1)}};
   if (tp > 1) plans.push_back({"tensor", test_plan(model, ranks, 1, tp)});
-  if (plan::context_fault(model, tp, 1, 1).empty() && tp > 1) {
+  if (plan::context_fault(model, {.cp = tp}).empty() && tp > 1) {
     plan::Plan shared = test_plan(model, ranks, 1, 1);
     plan::Stage& stage = shared.stages[0];
     stage.dp /= tp, stage.cp = tp, stage.microbatch = 1;
     shared.microbatches = shared.global_batch / stage.dp;
     plans.push_back({"context", shared});
+    stage.gather_keys = 1;
+    if (plan::context_fault(model, stage.split()).empty()) plans.push_back({"keys", shared});
   }
   if (stages > 1) plans.push_back({"pipeline", test_plan(model, ranks, stages, 1)});
   plan::Plan all = test_plan(model, ranks, 1, 1);

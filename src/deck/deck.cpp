@@ -371,12 +371,16 @@ const Schema<SearchKeys>& search_schema() {
         .key("stages", &SearchKeys::stages,
              {.help = "numbers of pipeline stages to try; []: all", .min = 1})
         .key("dp", &SearchKeys::dp, {.help = "data-parallel degrees to try; []: all", .min = 1})
-        .key(
-            "cp", &SearchKeys::cp,
-            {.help = "context-parallel degrees to try: cp ranks share a sequence, and each attends "
-                     "with a part of the heads; []: all for sequences of more than 8192 tokens, "
-                     "else 1",
-             .min = 1})
+        .key("cp", &SearchKeys::cp,
+             {.help = "context-parallel degrees to try: cp ranks share a sequence; []: all for "
+                      "sequences of more than 8192 tokens, else 1",
+              .min = 1})
+        .key("gather_keys", &SearchKeys::gather_keys,
+             {.help = "exchanges of ranks that share a sequence to try; 0: tokens for heads, of "
+                      "which a rank attends with a part; 1: keys and values of all tokens; []: "
+                      "both",
+              .min = 0,
+              .max = 1})
         .key("tp", &SearchKeys::tp,
              {.help = "tensor-parallel degrees to try; []: all within a node; larger ones use "
                       "whole nodes",

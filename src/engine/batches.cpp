@@ -5,6 +5,7 @@
 #include <system_error>
 
 #include "base/error.hpp"
+#include "zigzag.hpp"
 
 namespace brume::engine {
 namespace {
@@ -48,6 +49,8 @@ void BatchReader::drop() {
 Batch BatchReader::read(const Asked& asked, const std::stop_token& stop) const {
   const plan::Stage& stage = plan_.stages[place_.stage];
   const auto seq_len = std::size_t(model_.seq_len), own_tokens = seq_len / std::size_t(stage.cp);
+  const kernels::Zigzag rows = zigzag(stage, model_.seq_len, place_.cp_rank);
+  const std::size_t first = rows.cuts() ? 0 : std::size_t(place_.cp_rank) * own_tokens;
   const auto sequences = std::size_t(plan_.microbatches * stage.microbatch);
   std::vector<std::int32_t> inputs(seq_len), targets(seq_len);
   Batch batch;
@@ -63,8 +66,8 @@ Batch BatchReader::read(const Asked& asked, const std::stop_token& stop) const {
     check_tokens(inputs, 0), check_tokens(targets, not_learned);
     if (in_batch >= asked.count) std::ranges::fill(targets, not_learned);
     const auto add_own = [&](const std::vector<std::int32_t>& all, std::vector<std::int32_t>& to) {
-      const auto own = std::span(all).subspan(std::size_t(place_.cp_rank) * own_tokens, own_tokens);
-      to.insert(to.end(), own.begin(), own.end());
+      for (int row = 0; row < int(own_tokens); ++row)
+        to.push_back(all[first + std::size_t(rows.position(row))]);
     };
     add_own(inputs, batch.inputs), add_own(targets, batch.targets);
   }

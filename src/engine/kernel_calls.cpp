@@ -39,7 +39,7 @@ void KernelCall<Storage>::forward() const {
       return kernels::add_experts_bias<Storage>(experts_bias, routes, gates,
                                                 biased(written, experts_bias));
     case OperatorKind::attention:
-      return kernels::attention_forward<Storage>(attention, read, written, lse, sinks);
+      return kernels::attention_forward<Storage>(attention, read, written, lse, sinks, keys);
     case OperatorKind::cached_attention:
       return kernels::cached_attention<Storage>(attention, read, cache, written, sinks);
     case OperatorKind::layer_norm:
@@ -68,6 +68,7 @@ void KernelCall<Storage>::forward() const {
     case OperatorKind::sigmoid: return kernels::sigmoid_forward<Storage>(read, gates);
     case OperatorKind::dispatch: return kernels::dispatch<Storage>(read, routes, written);
     case OperatorKind::combine: return kernels::combine<Storage>(read, routes, residual, written);
+    case OperatorKind::cut_keys:
     case OperatorKind::cut_heads: return kernels::cut_heads<Storage>(read, heads, written);
     case OperatorKind::join_heads: return kernels::join_heads<Storage>(read, heads, written);
     case OperatorKind::expand_keys: return kernels::expand_keys<Storage>(read, latent, written);
@@ -112,7 +113,8 @@ void KernelCall<Storage>::backward_input() const {
       if (d_sinks.data() != nullptr)
         kernels::attention_backward_sinks<Storage>(attention, sinks, written, lse, d_written, write,
                                                    d_sinks);
-      return kernels::attention_backward<Storage>(attention, read, written, lse, d_written, d_read);
+      return kernels::attention_backward<Storage>(attention, read, written, lse, d_written, d_read,
+                                                  keys, d_keys);
     case OperatorKind::layer_norm:
       return kernels::layer_norm_backward<Storage>(d_written, read, gain, mean, rstd, d_residual,
                                                    d_read, write, d_gain, d_bias);
@@ -146,6 +148,7 @@ void KernelCall<Storage>::backward_input() const {
           d_written, routes, write_d_read == kernels::Write::accumulate ? d_read : Matrix(),
           d_read);
     case OperatorKind::combine: return kernels::dispatch<Storage>(d_written, routes, d_read);
+    case OperatorKind::cut_keys:
     case OperatorKind::cut_heads: return kernels::join_heads<Storage>(d_written, heads, d_read);
     case OperatorKind::join_heads: return kernels::cut_heads<Storage>(d_written, heads, d_read);
     case OperatorKind::expand_keys:

@@ -9,6 +9,7 @@
 #include "device/device.hpp"
 #include "kernels/cross_entropy.hpp"
 #include "kernels/rope.hpp"
+#include "zigzag.hpp"
 
 namespace brume::engine {
 
@@ -74,7 +75,7 @@ SegmentTasks<Storage>::SegmentTasks(const plan::Plan& plan, const model::Config&
   tp_rank_ = place.at[model::Axis::tp];
   cp_ = stage.cp;
   cp_rank_ = place.cp_rank;
-  first_token_ = cp_rank_ * (model.seq_len / cp_);
+  first_token_ = stage.gather_keys == 1 ? 0 : cp_rank_ * (model.seq_len / cp_);
   const model::Cut rows = model::cut(model.vocab_size, tp_, tp_rank_);
   vocabulary_ = {.first = int(rows.first), .vocab = model.vocab_size};
   rows_of_table_ = int(rows.count);
@@ -111,7 +112,8 @@ void SegmentTasks<Storage>::describe_attention(const plan::Stage& stage,
                 .group = model.num_heads / keys,
                 .first_head = cut ? 0 : tp_rank_ * heads,
                 .scale = model.score_scale(),
-                .cap = float(model.attention_cap)};
+                .cap = float(model.attention_cap),
+                .zigzag = zigzag(stage, model.seq_len, cp_rank_)};
   const int q = attention_.heads * attention_.head_dim, k = attention_.keys() * attention_.head_dim;
   columns_[std::size_t(Module::q)] = columns_[std::size_t(Module::q_norm)] = {0, q};
   columns_[std::size_t(Module::k_norm)] = {q, k};
@@ -156,10 +158,12 @@ void SegmentTasks<Storage>::describe_low(const Operator& op, const model::Adapte
 template <class Storage>
 void SegmentTasks<Storage>::describe(List& list, const model::Config& model, SegmentKind kind,
                                      const plan::Place& place, const model::Split& split) {
-  list.segment = model::segment(model, kind, split.cuts_sequences());
+  list.segment = model::segment(model, kind, split.sharing());
   list.attention = attention_;
-  list.attention.heads /= cp_;
-  list.attention.kv_heads = std::max(1, attention_.kv_heads / cp_);
+  if (split.sharing() == model::Sharing::heads) {
+    list.attention.heads /= cp_;
+    list.attention.kv_heads = std::max(1, attention_.kv_heads / cp_);
+  }
   if (kind == SegmentKind::window) list.attention.window = model.window;
   const auto value = [&](const model::Expr& expression) {
     return std::int64_t(expression.evaluate(split.values()));
@@ -434,11 +438,14 @@ auto SegmentTasks<Storage>::call(const Pass& p, const Operator& op) const -> Cal
   // Attention sees whole sequences, all else this rank's tokens of them.
   const auto* const begins = p.o.template optional<std::int32_t>(Role::documents);
   c.attention.documents = {.begins = begins};
-  c.documents = {.begins = begins ? begins + first_token_ : nullptr, .first = first_token_};
+  c.documents = {.begins = begins ? begins + first_token_ : nullptr,
+                 .first = first_token_,
+                 .zigzag = attention_.zigzag};
   if (op.kind == OperatorKind::embedding)
     c.tokens = tokens(p.o, Role::input);
   else
-    c.read = tensor(p, op.read);
+    c.read = tensor(p, op.queries.value_or(op.read));
+  if (op.queries) c.keys = tensor(p, op.read);
   if (op.kind == OperatorKind::logits)
     c.logits = rows(p.o.data(Role::output), p.rows, rows_of_table_);
   else if (!p.backward || op.written != TensorId::output)
@@ -465,10 +472,14 @@ auto SegmentTasks<Storage>::call(const Pass& p, const Operator& op) const -> Cal
     c.heads = {{block(attention_.heads), block(attention_.keys()), block(attention_.keys())}, cp_};
   if (op.kind == OperatorKind::join_heads)
     c.heads = {{kernels::HeadBlocks::Block{c.written.extent_int(1), cp_}}, cp_};
+  if (op.kind == OperatorKind::cut_keys) {
+    cut(c.read, columns_[std::size_t(Module::kv)]);
+    c.heads = {{kernels::HeadBlocks::Block{c.read.extent_int(1)}}};
+  }
   if (op.kind == OperatorKind::expand_keys || model::is_latent_product(op.kind)) c.latent = latent_;
   if (op.kind == OperatorKind::narrow_values) {
     c.latent = latent_;
-    c.latent.heads /= cp_;
+    c.latent.heads = p.list.attention.heads;
   }
   if (op.kind == OperatorKind::rope) {  // queries and keys
     const Columns turned{0, (attention_.heads + attention_.keys()) * attention_.head_dim};
@@ -533,13 +544,13 @@ void SegmentTasks<Storage>::route(const Pass& p, const Operator& op, Call& c) co
 /// gradients.
 template <class Storage>
 void SegmentTasks<Storage>::set_sinks(const Pass& p, Call& c) const {
-  const int heads = c.attention.heads, first = cp_rank_ * heads;
+  const int heads = c.attention.heads, first = heads < attention_.heads ? cp_rank_ * heads : 0;
   const auto all = p.block.vector(p.o.template data<Storage>(Role::weights), {Module::sinks});
   c.sinks = {all.data() + first, std::size_t(heads)};
   if (!p.backward) return;
   const kernels::Vector grads = p.block.vector_grads(p.o.optional(Role::grads), {Module::sinks});
   if (grads.data() == nullptr) return;
-  if (cp_ > 1 && c.write == Write::replace) kernels::fill(0.0f, grads);
+  if (heads < attention_.heads && c.write == Write::replace) kernels::fill(0.0f, grads);
   c.d_sinks = part(grads.data() + first, heads);
 }
 
@@ -930,7 +941,9 @@ void SegmentTasks<Storage>::run_backward(const Pass& p, const model::BackwardCal
     return for_modules(
         p, op, c, [](const Call& product) { product.backward_weights(); }, false);
   if (called.op == p.list.product_behind) return;  // goes with GELU
-  if (op.kind != OperatorKind::embedding) c.d_read = gradient(p, op.read);
+  if (op.kind != OperatorKind::embedding) c.d_read = gradient(p, op.queries.value_or(op.read));
+  if (op.queries) c.d_keys = gradient(p, op.read);
+  if (op.kind == OperatorKind::cut_keys) cut(c.d_read, columns_[std::size_t(Module::kv)]);
   if (called.op == p.list.gelu && p.list.product_behind >= 0) {
     const Operator& behind = p.list.op(p.list.product_behind);
     Call product = call(p, behind);

@@ -149,6 +149,7 @@ void add_model(Arguments& arguments, const model::Config& model) {
 }
 
 void check_contexts(const plan::Stage& stage, const model::Config& model) {
+  if (stage.gather_keys == 1) return;
   const std::string fault = plan::paired_context_fault(model, stage.cp, stage.tp);
   require_like(fault.empty(), fault + " (search.trainer = \"megatron\")");
 }
@@ -333,8 +334,9 @@ std::vector<MegatronArgument> megatron_arguments(const deck::Deck& deck, const m
     arguments.insert(arguments.end(), {{"--tensor-model-parallel-size", as_argument(stage.tp)},
                                        {"--sequence-parallel"}});
   if (stage.cp > 1)
-    arguments.insert(arguments.end(), {{"--context-parallel-size", as_argument(stage.cp)},
-                                       {"--cp-comm-type", "a2a"}});
+    arguments.insert(arguments.end(),
+                     {{"--context-parallel-size", as_argument(stage.cp)},
+                      {"--cp-comm-type", stage.gather_keys == 1 ? "all_gather" : "a2a"}});
   add_pipeline(arguments, plan);
   arguments.insert(arguments.end(), {{"--micro-batch-size", as_argument(stage.microbatch)},
                                      {"--global-batch-size", as_argument(plan.global_batch)}});

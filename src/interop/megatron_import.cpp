@@ -411,6 +411,7 @@ plan::Plan read_plan(GivenArguments& given, const deck::Deck& deck, const model:
     given.refuse("--expert-model-parallel-size {}: the model has no experts", ep);
   const int cp = given.number<int>("context-parallel-size").value_or(1);
   const std::string exchange = given.text("cp-comm-type").value_or("p2p");
+  const int gather_keys = cp > 1 && exchange != "a2a" ? 1 : 0;
   const int b = given.needed<int>("micro-batch-size");
   const int devices = cluster.devices(), per_node = deck.cluster.devices_per_node;
   if (std::int64_t{tp} * stages > devices || std::int64_t{tp} * stages * cp > devices ||
@@ -419,10 +420,13 @@ plan::Plan read_plan(GivenArguments& given, const deck::Deck& deck, const model:
         "tensor parallelism {} x pipeline {}{} does not go into {} devices: say how many there "
         "are by --set cluster.nodes=N and cluster.devices_per_node=N",
         tp, stages, cp > 1 ? fmt::format(" x context parallelism {}", cp) : "", devices);
-  if (const std::string fault = plan::context_fault(model, cp, tp, b); !fault.empty())
+  if (const std::string fault = plan::context_fault(
+          model, {.tp = tp, .microbatch = b, .cp = cp, .gather_keys = gather_keys});
+      !fault.empty())
     given.refuse("--context-parallel-size {}: {}", cp, fault);
-  if (cp > 1 && exchange != "a2a")
-    notes.push_back("--cp-comm-type " + exchange + ": ranks exchange heads here, as by a2a");
+  if (gather_keys == 1 && exchange != "all_gather")
+    notes.push_back("--cp-comm-type " + exchange +
+                    ": ranks gather keys and values here, as by all_gather");
   const int dp = devices / (tp * stages * cp), batch = deck.training.global_batch;
   if (batch % (std::int64_t{b} * dp) != 0)
     given.refuse(
@@ -462,6 +466,7 @@ plan::Plan read_plan(GivenArguments& given, const deck::Deck& deck, const model:
                            .microbatch = b,
                            .dp = dp,
                            .cp = cp,
+                           .gather_keys = gather_keys,
                            .tp = tp,
                            .ep = ep,
                            // One rank an instance shards nothing.

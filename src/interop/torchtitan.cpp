@@ -102,7 +102,7 @@ void check_alike(const plan::Plan& plan) {
     require_there(s.group.empty(), "stages on several groups of nodes");
     require_there(s.microbatch == first.microbatch && s.dp == first.dp && s.tp == first.tp,
                   "stages with different microbatch, dp or tp (search.unequal_stages = false)");
-    require_there(s.cp == 1, "cp above 1 by exchanging heads (search.cp = [1])");
+    require_there(s.cp == 1, "cp above 1 (search.cp = [1])");
     require_there(s.replicas == first.replicas,
                   "stages with different replicas (search.shard_within_node = false)");
     require_there(s.zero_level == first.zero_level,

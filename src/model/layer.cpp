@@ -150,6 +150,7 @@ std::vector<TensorId> Derivation::needed_by(const Operator& op) const {
     if (what == Need::read && !is_end(op.read)) ids.push_back(op.read);
     if (what == Need::written) ids.push_back(op.written);
   }
+  if (op.queries) ids.push_back(*op.queries);
   if (op.gates) ids.push_back(*op.gates);
   if (op.routes) ids.push_back(*op.routes);
   if (rule(op.kind).cheap && !rule(op.kind).needs(Need::read) && !is_end(op.read) &&
@@ -341,6 +342,8 @@ void Derivation::place_backward() {
       if (!is_end(done.read) && read.gradient == Tensor::Gradient::scratch &&
           read.gradient_of == done.read)
         place(done.read);
+      if (done.queries && s_.tensor(*done.queries).gradient == Tensor::Gradient::scratch)
+        place(*done.queries);
       if (done.gates) place(*done.gates);
       if (!done.in_place() && done.kind != OperatorKind::all_gather)
         scratch.free(s_.tensor(done.written).rows_of);

@@ -108,8 +108,8 @@ static_assert(in_order(activations, &ActivationRow::mlp));
 /// from its input to the inner tensors, then what these add to the stream.
 class SegmentList {
  public:
-  SegmentList(const Config& m, SegmentKind kind, bool cuts_sequences)
-      : SegmentList(m, kind, cuts_sequences,
+  SegmentList(const Config& m, SegmentKind kind, Sharing sharing)
+      : SegmentList(m, kind, sharing,
                     m.frozen_parameters.empty() && m.quantization == Quantization::none
                         ? std::vector<Block>()
                         : blocks(m)) {}
@@ -119,13 +119,8 @@ class SegmentList {
   Segment head();
 
  private:
-  SegmentList(const Config& m, SegmentKind kind, bool cuts_sequences,
-              const std::vector<Block>& blocks)
-      : m_(m),
-        s_(m, kind),
-        trained_(m, blocks),
-        cuts_sequences_(cuts_sequences),
-        segment_{.kind = kind} {
+  SegmentList(const Config& m, SegmentKind kind, Sharing sharing, const std::vector<Block>& blocks)
+      : m_(m), s_(m, kind), trained_(m, blocks), sharing_(sharing), segment_{.kind = kind} {
     segment_.activation_bytes = activation_bytes(m.precision);
     if (m.quantization != Quantization::none)
       for (const Parameter& one : blocks.at(1).parameters)
@@ -197,6 +192,7 @@ class SegmentList {
   }
   TensorId to_heads(const std::string& name, TensorId read, const Expr& columns);
   TensorId to_tokens(const std::string& name, TensorId read);
+  TensorId gathered_keys(TensorId qkv);
   TensorId normed(const std::string& name, Module module);
   TensorId qkv(TensorId normed);
   TensorId down(const std::string& name, TensorId normed, Module module, Module norm, int rank);
@@ -230,7 +226,7 @@ class SegmentList {
   const Config& m_;
   Sizes s_;
   TrainedShares trained_;
-  bool cuts_sequences_;
+  Sharing sharing_;
   std::vector<Module> quantized_;
   Segment segment_;
   TensorId routes_ = {}, gates_ = {};  ///< of the tokens' copies
@@ -367,6 +363,17 @@ TensorId SegmentList::to_tokens(const std::string& name, TensorId read) {
   return joined;
 }
 
+/// Keys and values of all tokens of a sequence, side by side.
+TensorId SegmentList::gathered_keys(TensorId qkv) {
+  const Expr columns = 2.0 * s_.keys_tp;
+  const TensorId keys = activation("keys", columns);
+  streaming("cut keys", OperatorKind::cut_keys, qkv, keys, {s_.tokens, columns},
+            s_.tokens * columns);
+  const TensorId all = of_sequence("keys.all", columns);
+  exchange("gather keys", OperatorKind::all_gather, keys, all, Axis::cp);
+  return all;
+}
+
 /// The normed input.
 TensorId SegmentList::normed(const std::string& name, Module module) {
   const TensorId out = activation(name + ".out", s_.hidden);
@@ -499,23 +506,31 @@ TensorId SegmentList::attention(TensorId normed) {
   if (m_.rotary())
     streaming("rope", OperatorKind::rope, qkv, qkv, {s_.tokens, turned / s_.head_dim, s_.head_dim},
               s_.tokens * turned);
-  // Ranks that share a sequence see all of it, each with a part of the heads.
+  // Ranks that share a sequence see all of it, each with a part of the heads or of the queries.
+  const bool by_heads = sharing_ == Sharing::heads;
   Expr heads = s_.heads_tp;
-  if (cuts_sequences_) {
+  std::optional<TensorId> queries;
+  if (sharing_ == Sharing::keys) {
+    queries = qkv;
+    qkv = gathered_keys(qkv);
+  }
+  if (by_heads) {
     qkv = to_heads("qkv", qkv, s_.attended_tp + 2.0 * max(s_.keys_tp, s_.cp * s_.head_dim));
     heads = heads / s_.cp;
   }
-  const TensorId attended = cuts_sequences_ ? of_sequence("attended.heads", s_.attended_tp / s_.cp)
-                                            : activation("attended", s_.attended_tp);
+  const TensorId attended = by_heads ? of_sequence("attended.heads", s_.attended_tp / s_.cp)
+                                     : activation("attended", s_.attended_tp);
+  // Queries of some tokens and all heads are as much work as those of all tokens and some heads.
+  if (sharing_ == Sharing::keys) heads = ceil(heads / s_.cp);
   const Expr flops = 2.0 * s_.tokens * s_.seq * s_.attended_tp;  // half of the square: causal
   const std::vector<Module> sinks(m_.sinks() ? 1 : 0, Module::sinks);
   // Attention computes with values as wide as keys.
   const auto narrowed = [&] {
     if (m_.v_head_dim() == m_.head_dim()) return attended;
     const Expr rows = segment_.tensor(attended).rows;
-    const Expr columns = cuts_sequences_ ? s_.values_tp / s_.cp : s_.values_tp;
+    const Expr columns = by_heads ? s_.values_tp / s_.cp : s_.values_tp;
     const TensorId narrow =
-        cuts_sequences_ ? of_sequence("narrow.heads", columns) : activation("narrow", columns);
+        by_heads ? of_sequence("narrow.heads", columns) : activation("narrow", columns);
     streaming("narrow", OperatorKind::narrow_values, attended, narrow, {rows, columns},
               rows * columns);
     return narrow;
@@ -528,7 +543,8 @@ TensorId SegmentList::attention(TensorId normed) {
                                 .kind = OperatorKind::attention,
                                 .read = qkv,
                                 .written = attended,
-                                .statistics = {statistic("lse", s_.b * heads * s_.seq)},
+                                .statistics = {statistic("lse", s_.tokens * s_.heads_tp)},
+                                .queries = queries,
                                 .modules = sinks,
                                 .dims = {s_.b, s_.seq, heads, s_.head_dim},
                                 .forward_flops = flops,
@@ -536,7 +552,7 @@ TensorId SegmentList::attention(TensorId normed) {
                                 .forward_bytes = 16.0 * s_.tokens * s_.attended_tp,
                                 .backward_bytes = 32.0 * s_.tokens * s_.attended_tp,
                                 .share = visible_share(m_, segment_.kind)});
-  return cuts_sequences_ ? to_tokens("attended", narrowed()) : narrowed();
+  return by_heads ? to_tokens("attended", narrowed()) : narrowed();
 }
 
 /// @return what the output's product reads
@@ -723,8 +739,8 @@ const char* name(SegmentKind kind) {
   return "";
 }
 
-Segment segment(const Config& config, SegmentKind kind, bool cuts_sequences) {
-  SegmentList list(config, kind, cuts_sequences);
+Segment segment(const Config& config, SegmentKind kind, Sharing sharing) {
+  SegmentList list(config, kind, sharing);
   switch (kind) {
     case SegmentKind::embedding: return list.embedding();
     case SegmentKind::head: return list.head();
@@ -757,14 +773,14 @@ std::vector<SegmentKind> segment_kinds(const Config& config) {
 }
 
 std::vector<Kept> kept_tensors(const Config& config, Recompute recompute, LayerKind layer,
-                               bool cuts_sequences) {
+                               Sharing sharing) {
   const Expr input = stream_shard_bytes(config);
   std::vector<SegmentKind> kinds = segment_kinds(config, BlockKind::layer, layer);
   if (recompute == Recompute::full) return {{kinds.front(), -1, input}};
   std::vector<Kept> kept;
   std::ranges::reverse(kinds);
   for (SegmentKind kind : kinds) {
-    const Segment described = segment(config, kind, cuts_sequences);
+    const Segment described = segment(config, kind, sharing);
     for (std::size_t i = 0; i < described.saved.size(); ++i)
       if (recompute == Recompute::none || !described.saved[i].cheap)
         kept.push_back({kind, int(i), described.saved[i].bytes()});

@@ -162,7 +162,7 @@ void check_split(const Plan& plan, const model::Config& model) {
       stage_needs(model.inner_size() % s.tp == 0, i, "tp = {} must divide {} = {}", s.tp,
                   model.num_experts > 0 ? "expert_ffn_size" : "ffn_size", model.inner_size());
     for (const std::string& fault :
-         {tensor_fault(model, s.tp, s.ep), context_fault(model, s.cp, s.tp, s.microbatch)})
+         {tensor_fault(model, s.tp, s.ep), context_fault(model, s.split())})
       stage_needs(fault.empty(), i, "{}", fault);
     const std::int64_t tokens = std::int64_t{s.microbatch} * model.computed_tokens() / s.cp;
     stage_needs(tokens % s.tp == 0, i,
@@ -171,6 +171,9 @@ void check_split(const Plan& plan, const model::Config& model) {
                 s.tp, s.cp > 1 ? " / cp" : "", s.microbatch, model.computed_tokens(),
                 s.cp > 1 ? fmt::format(" / {}", s.cp) : "");
   }
+  require(orders_tokens_alike(plan), Failure::input,
+          "plan: stages must have the same cp and gather_keys where one has gather_keys = 1, whose "
+          "ranks have tokens in zigzag order");
 }
 
 /// The products of an optimizer of whole matrices are the device's.

@@ -184,10 +184,11 @@ class Neighbours {
 
   /// Whether the search may split each stage as it is.
   bool allows_shapes(const Plan& plan) const {
-    return std::ranges::all_of(plan.stages, [&](const Stage& s) {
-      return std::ranges::find(shapes(s), StageShape{s.nodes, s.devices_per_node, s.dp, s.cp, s.tp,
-                                                     s.ep, s.microbatch}) != shapes(s).end();
-    });
+    return orders_tokens_alike(plan) && std::ranges::all_of(plan.stages, [&](const Stage& s) {
+             return std::ranges::find(
+                        shapes(s), StageShape{s.nodes, s.devices_per_node, s.dp, s.cp, s.tp, s.ep,
+                                              s.microbatch, s.gather_keys}) != shapes(s).end();
+           });
   }
 
   /// Adds a plan whose stages have other shapes, if the search allows them. What has nothing to
@@ -247,8 +248,16 @@ class Neighbours {
     }
   }
 
+  /// Adds a plan whose ranks that share sequences exchange the other way.
+  void add_exchanged(Plan plan) {
+    for (Stage& stage : plan.stages) stage.gather_keys = stage.cp > 1 ? 1 - stage.gather_keys : 0;
+    const bool shares =
+        std::ranges::any_of(plan.stages, [](const Stage& stage) { return stage.cp > 1; });
+    if (shares) add_reshaped(std::move(plan));
+  }
+
   /// Ranks of tp share a sequence instead, or the reverse; so do ranks of dp, of all stages, with
-  /// as many times the microbatches.
+  /// as many times the microbatches. Ranks that share sequences exchange the other way.
   void add_contexts() {
     const auto add_turned = [&](const StageSet& set, int Stage::*from, int Stage::*to,
                                 int of_microbatches) {
@@ -263,11 +272,14 @@ class Neighbours {
           Stage& stage = plan.stages[i];
           stage.*from /= factor;
           stage.*to *= factor;
+          if (stage.cp == 1) stage.gather_keys = 0;
           follow_mesh(stage, plan_.stages[i]);
         }
+        add_exchanged(plan);
         add_reshaped(std::move(plan));
       });
     };
+    add_exchanged(plan_);
     for (const StageSet& set : sets_) {
       const bool all = set.size() == plan_.stages.size();
       if (all) {

@@ -26,6 +26,13 @@ bool uses_disk(const Stage& stage) {
       shares, [&](const Share& share) { return share.on_disk() && stage.*share.ratio > 0.0; });
 }
 
+bool orders_tokens_alike(const Plan& plan) {
+  const Stage& first = plan.stages.front();
+  return std::ranges::all_of(plan.stages, [&](const Stage& s) {
+    return s.gather_keys == first.gather_keys && (s.gather_keys == 0 || s.cp == first.cp);
+  });
+}
+
 int Plan::devices() const {
   int sum = 0;
   for (int i = 0; i < pipeline_size(); ++i) sum += stages[i].devices();

@@ -57,11 +57,23 @@ std::vector<int> expert_degrees(const model::Config& model, const deck::SearchKe
 /// (Megatron-LM's documentation of context parallelism).
 constexpr int most_whole_tokens = 8192;
 
-bool allows_cp(const model::Config& model, const deck::SearchKeys& search, int tp, int cp) {
+bool allows_cp(const model::Config& model, const deck::SearchKeys& search, int cp) {
   if (!allows(search.cp, cp)) return false;
   if (cp == 1) return true;
-  if (search.paired_contexts && !paired_context_fault(model, cp, tp).empty()) return false;
   return !search.cp.empty() || model.seq_len > most_whole_tokens;
+}
+
+/// The exchanges to try of ranks that share a sequence: Stage::gather_keys.
+std::vector<int> exchanges(const model::Config& model, const deck::SearchKeys& search, int tp,
+                           int cp) {
+  std::vector<int> found;
+  for (const int gather_keys : {0, 1}) {
+    if (cp == 1 ? gather_keys == 1 : !allows(search.gather_keys, gather_keys)) continue;
+    const bool pairs = search.paired_contexts && gather_keys == 0;
+    if (pairs && !paired_context_fault(model, cp, tp).empty()) continue;
+    found.push_back(gather_keys);
+  }
+  return found;
 }
 
 /// The mesh of dp * cp * tp devices, within a node or of whole nodes, as each group of tp is.
@@ -108,11 +120,24 @@ std::string tensor_fault(const model::Config& model, int tp, int ep) {
   return model::quantization_fault(model, tp, ep);
 }
 
-std::string context_fault(const model::Config& model, int cp, int tp, int microbatch) {
+std::string context_fault(const model::Config& model, const model::Split& split) {
+  const int cp = split.cp, tp = split.tp;
+  if (cp == 1 && split.gather_keys == 1)
+    return "gather_keys must be 0 where cp = 1 rank has whole sequences";
   if (cp == 1) return {};
-  if (microbatch != 1)
+  if (split.microbatch != 1)
     return fmt::format("microbatch must be 1 where cp = {} ranks share a sequence, found {}", cp,
-                       microbatch);
+                       split.microbatch);
+  if (model.balance_loss > 0.0)
+    return fmt::format(
+        "cp must be 1 where balance_loss > 0 counts the experts of whole sequences, "
+        "found {}",
+        cp);
+  if (split.gather_keys == 1)
+    return model.seq_len % (2 * cp) == 0
+               ? std::string()
+               : fmt::format("2 cp = {} must divide seq_len = {} for gather_keys = 1", 2 * cp,
+                             model.seq_len);
   if (model.seq_len % cp != 0)
     return fmt::format("cp = {} must divide seq_len = {}", cp, model.seq_len);
   const int heads = model.num_heads / tp, keys = model.kv_heads() / tp;
@@ -125,11 +150,6 @@ std::string context_fault(const model::Config& model, int cp, int tp, int microb
         "cp = {} must divide the {} key heads of a tensor-parallel rank, or be a "
         "multiple of them",
         cp, keys);
-  if (model.balance_loss > 0.0)
-    return fmt::format(
-        "cp must be 1 where balance_loss > 0 counts the experts of whole sequences, "
-        "found {}",
-        cp);
   return {};
 }
 
@@ -166,20 +186,29 @@ std::vector<StageShape> stage_shapes(const model::Config& model, int global_batc
     };
     if (!fits(1) && !fits(tp)) continue;
     for (int cp = 1; cp <= nodes.devices() / tp; ++cp) {
-      if (!allows_cp(model, search, tp, cp) || !context_fault(model, cp, tp, 1).empty()) continue;
-      for (int dp : divisors(global_batch)) {
-        if (!allows(search.dp, dp)) continue;
-        std::optional<StageShape> shape = mesh(dp, cp, tp, nodes);
-        if (!shape || !fits_some_pipeline(shape->devices(), model, cluster, search)) continue;
-        for (int microbatch : divisors(global_batch / dp)) {
-          if (!allows_microbatch(search, microbatch)) continue;
-          if (!context_fault(model, cp, tp, microbatch).empty()) continue;
-          if (std::int64_t{microbatch} * model.seq_len / cp % tp != 0) continue;
-          shape->microbatch = microbatch;
-          for (const int ep : expert_degrees(model, search, *shape)) {
-            if (!fits(ep)) continue;
-            shape->ep = ep;
-            found.push_back(*shape);
+      if (!allows_cp(model, search, cp)) continue;
+      for (const int gather_keys : exchanges(model, search, tp, cp)) {
+        const auto may_share = [&](int microbatch) {
+          return context_fault(
+                     model,
+                     {.tp = tp, .microbatch = microbatch, .cp = cp, .gather_keys = gather_keys})
+              .empty();
+        };
+        if (!may_share(1)) continue;
+        for (int dp : divisors(global_batch)) {
+          if (!allows(search.dp, dp)) continue;
+          std::optional<StageShape> shape = mesh(dp, cp, tp, nodes);
+          if (!shape || !fits_some_pipeline(shape->devices(), model, cluster, search)) continue;
+          shape->gather_keys = gather_keys;
+          for (int microbatch : divisors(global_batch / dp)) {
+            if (!allows_microbatch(search, microbatch) || !may_share(microbatch)) continue;
+            if (std::int64_t{microbatch} * model.seq_len / cp % tp != 0) continue;
+            shape->microbatch = microbatch;
+            for (const int ep : expert_degrees(model, search, *shape)) {
+              if (!fits(ep)) continue;
+              shape->ep = ep;
+              found.push_back(*shape);
+            }
           }
         }
       }

@@ -252,7 +252,7 @@ bool in_run(const model::Segment& segment, Pass pass, const model::Run& run, int
 
 double segment_s(const model::Config& model, const hardware::Profile& profile,
                  model::SegmentKind kind, Pass pass, const model::Split& split, int run) {
-  const model::Segment segment = model::segment(model, kind, split.cuts_sequences());
+  const model::Segment segment = model::segment(model, kind, split.sharing());
   const Values values = split.values();
   const bool forward = pass == Pass::forward || pass == Pass::recompute;
   const std::vector<model::Run> runs =
@@ -356,8 +356,7 @@ std::vector<OperatorPrice> operator_prices(const plan::Plan& plan, const model::
     Values values = s.split().values();
     values.emplace("dp", s.dp);
     for (const model::SegmentKind kind : model::segment_kinds(model))
-      for (const model::Operator& op :
-           model::segment(model, kind, s.split().cuts_sequences()).operators) {
+      for (const model::Operator& op : model::segment(model, kind, s.split().sharing()).operators) {
         if (model::is_exchange(op.kind)) continue;
         if (op.quantized) {
           const hardware::Time time = dequantize_time(model, profile, op, values);

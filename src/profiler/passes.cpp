@@ -228,6 +228,7 @@ engine::KernelCall<Storage> call_of(Maker<Storage> make, const Item& item,
       if (model.num_experts > 0) c.gates = c.d_gates = make.wide_vector(d[0]);
       break;
     case OperatorKind::cut_heads:
+    case OperatorKind::cut_keys:
     case OperatorKind::join_heads:
       activation(d[0], d[1], d[1]);
       c.heads = {{kernels::HeadBlocks::Block{int(d[1])}}};

@@ -44,15 +44,14 @@ OtherOrders::OtherOrders(const SearchInput& input, WorkerPool& workers,
       num_configs_(int(configs.size())),
       searcher_(without_progress(input), workers, std::move(configs)) {}
 
-OtherOrders::Kind OtherOrders::kind_of(int microbatches, plan::Order order, int dp, int cp,
-                                       int tp) {
+OtherOrders::Kind OtherOrders::kind_of(int microbatches, plan::Order order,
+                                       const plan::Stage& stage) {
   order.run_ahead = 1;
-  return {microbatches, order, dp, cp, tp};
+  return {microbatches, order, stage.dp, stage.cp, stage.gather_keys, stage.tp};
 }
 
 OtherOrders::Kind OtherOrders::kind_of(const plan::Plan& plan) {
-  const plan::Stage& stage = plan.stages[0];
-  return kind_of(plan.microbatches, plan.order, stage.dp, stage.cp, stage.tp);
+  return kind_of(plan.microbatches, plan.order, plan.stages[0]);
 }
 
 std::vector<PipelineConfig> OtherOrders::configs_of(const SearchInput& input,
@@ -61,9 +60,8 @@ std::vector<PipelineConfig> OtherOrders::configs_of(const SearchInput& input,
       configs_in_other_orders(input.model, input.global_batch, input.cluster, input.keys);
   if (like)
     std::erase_if(configs, [&](const PipelineConfig& config) {
-      const Layout& layout = config.layouts[0];
-      return kind_of(config.microbatches, config.order, layout.dp, layout.cp, layout.tp) !=
-             kind_of(*like);
+      const plan::Stage stage = stage_of(config.layouts[0], "");
+      return kind_of(config.microbatches, config.order, stage) != kind_of(*like);
     });
   return configs;
 }

@@ -44,8 +44,8 @@ class OtherOrders {
  private:
   OtherOrders(const SearchInput& input, WorkerPool& workers, std::vector<PipelineConfig> configs);
   /// Microbatches, order without run-ahead, dp, cp, tp.
-  using Kind = std::tuple<int, plan::Order, int, int, int>;
-  static Kind kind_of(int microbatches, plan::Order order, int dp, int cp, int tp);
+  using Kind = std::tuple<int, plan::Order, int, int, int, int>;
+  static Kind kind_of(int microbatches, plan::Order order, const plan::Stage& stage);
   static Kind kind_of(const plan::Plan& plan);
   static std::vector<PipelineConfig> configs_of(const SearchInput& input, const plan::Plan* like);
 

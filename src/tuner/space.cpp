@@ -30,6 +30,7 @@ void add_layouts(const model::Config& model, int global_batch, const hardware::C
          .microbatch = shape.microbatch,
          .dp = shape.dp,
          .cp = shape.cp,
+         .gather_keys = shape.gather_keys,
          .tp = shape.tp,
          .ep = shape.ep,
          .disk = disk,
@@ -72,6 +73,7 @@ plan::Stage stage_of(const Layout& mesh, const std::string& group) {
           .microbatch = mesh.microbatch,
           .dp = mesh.dp,
           .cp = mesh.cp,
+          .gather_keys = mesh.gather_keys,
           .tp = mesh.tp,
           .ep = mesh.ep,
           .group = group};
@@ -86,6 +88,7 @@ analyzer::StageRole StagePosition::role() const {
           .after = own,
           .disk = mesh().disk,
           .host_update = mesh().host_update,
+          .gather_keys = mesh().gather_keys == 1,
           .times = mesh().times};
 }
 
@@ -105,14 +108,19 @@ std::vector<PipelineConfig> configs(const model::Config& model, int global_batch
       if (!plan::allows(search.stages, num_stages)) continue;
       PipelineConfig config{.num_stages = num_stages, .microbatches = microbatches, .layouts = {}};
       const std::vector<plan::Order> orders = plan::orders_of_1f1b(config.shape(), search);
+      std::map<int, std::vector<Layout>> together;  // by cp where ranks gather keys, else 0
       for (const Layout& layout : all) {
         if (!plan::may_hold(num_stages, layout.devices(), cluster, search)) continue;
-        config.layouts.push_back(layout);
-        if (unequal) continue;
-        add_orders(config, orders, found);
-        config.layouts.clear();
+        config.layouts = {layout};
+        if (unequal)
+          together[layout.gather_keys * layout.cp].push_back(layout);
+        else
+          add_orders(config, orders, found);
       }
-      if (!config.layouts.empty()) add_orders(config, orders, found);
+      for (auto& [cp, layouts] : together) {
+        config.layouts = std::move(layouts);
+        add_orders(config, orders, found);
+      }
     }
   return found;
 }

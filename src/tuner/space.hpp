@@ -25,6 +25,7 @@ struct Layout {
   int microbatch = 1;
   int dp = 1;
   int cp = 1;
+  int gather_keys = 0;
   int tp = 1;
   int ep = 1;
   bool disk = false;         ///< its nodes have one that a search may use

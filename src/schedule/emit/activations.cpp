@@ -20,8 +20,8 @@ Activations::Activations(const Store& store, Streams& streams) : Store(store), s
     for (const auto& [kind, layers] : model::layer_counts(context_.model))
       for (const model::Recompute recompute : model::all_recomputes) {
         const plan::Stage& stage = context_.plan.stages[index];
-        std::vector<model::Kept> kept = model::kept_tensors(
-            context_.model, recompute, kind, context_.stage.split().cuts_sequences());
+        std::vector<model::Kept> kept =
+            model::kept_tensors(context_.model, recompute, kind, context_.stage.split().sharing());
         const auto count = [&](double ratio) {
           return plan::moved_tensors(kept, ratio, stage.split()).count;
         };

@@ -23,7 +23,7 @@ Context::Context(const plan::Plan& plan_, const model::Config& model_, int rank_
     for (auto [block, last] = plan::block_range(plan, index); block <= last; ++block)
       stage_of_block[block] = index;
   for (SegmentKind kind : model::segment_kinds(model)) {
-    const model::Segment segment = model::segment(model, kind, stage.split().cuts_sequences());
+    const model::Segment segment = model::segment(model, kind, stage.split().sharing());
     SegmentBytes& bytes = segments[kind];
     for (const model::Saved& saved : segment.saved)
       if (const std::int64_t size = value(saved.bytes()); size > 0)
