@@ -277,6 +277,7 @@ std::pair<model::Config, plan::Plan> case_of_contexts(int i, bool gather_keys = 
                           : i % 4 == 1 ? test::random_family_model(random)
                           : i % 4 == 2 ? special[std::size_t(i / 4) % special.size()]
                                        : test::random_experts_model(random);
+    if (gather_keys && i % 2 == 0) model = special[std::size_t(7 * i) % special.size()];
     model.balance_loss = 0.0;
     model.isolated = i % 3 == 0;
     model.exchanges_normed = i % 5 == 0;
@@ -310,13 +311,17 @@ TEST_P(GatheredKeysContract, RandomPlanTrainsLikeOneRank) {
 
 INSTANTIATE_TEST_SUITE_P(Engine, GatheredKeysContract, ::testing::Range(0, test::trials(12)));
 
-TEST(GatheredKeys, HavePlansOfMoreRanksThanHeads) {
-  int more = 0;
+TEST(GatheredKeys, HavePlansOfMoreRanksThanHeadsAndModelsOfAllKinds) {
+  int more = 0, latent = 0, sinks = 0;
   for (int i = 0; i < 12; ++i) {
     const auto [model, plan] = case_of_contexts(i, true);
     more += plan.stages[0].cp > model.num_heads / plan.stages[0].tp;
+    latent += model.latent();
+    sinks += model.sinks();
   }
-  EXPECT_GE(more, 3);
+  EXPECT_GE(more, 2);
+  EXPECT_GE(latent, 1);
+  EXPECT_GE(sinks, 1);
 }
 
 class InterleavedContract : public ::testing::TestWithParam<int> {};
