@@ -31,6 +31,10 @@ void gelu_backward(ConstMatrixOf<Storage> u, ConstVectorOf<Storage> bias, ConstM
 /// y += x, element by element.
 void add(ConstVector x, Vector y);
 
+/// y += x: the residual stream of a rank's tokens and their sums.
+template <class Storage = float>
+void add_residual(ConstMatrixOf<Storage> x, MatrixOf<Storage> y);
+
 /// y = x, element by element.
 template <class Storage = float>
 void copy(ConstVectorOf<Storage> x, VectorOf<Storage> y);

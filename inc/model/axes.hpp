@@ -29,15 +29,18 @@ class AxisSet {
 
   constexpr bool empty() const { return bits_ == 0; }
   constexpr bool contains(Axis axis) const { return (bits_ & bit(axis)) != 0; }
-  constexpr AxisSet without(AxisSet other) const {
-    AxisSet rest;
-    rest.bits_ = std::uint8_t(bits_ & ~other.bits_);
-    return rest;
-  }
+  constexpr bool meets(AxisSet other) const { return (bits_ & other.bits_) != 0; }
+  constexpr AxisSet with(AxisSet other) const { return of_bits(bits_ | other.bits_); }
+  constexpr AxisSet without(AxisSet other) const { return of_bits(bits_ & ~other.bits_); }
 
   auto operator<=>(const AxisSet&) const = default;
 
  private:
+  static constexpr AxisSet of_bits(int bits) {
+    AxisSet set;
+    set.bits_ = std::uint8_t(bits);
+    return set;
+  }
   static constexpr std::uint8_t bit(Axis axis) { return std::uint8_t(1 << int(axis)); }
 
   std::uint8_t bits_ = 0;

@@ -117,6 +117,7 @@ enum class OperatorKind {
   narrow_values,   ///< attended heads without the columns that widened their values
   absorb_queries,  ///< queries that see latent keys, and these: in generation
   expand_values,   ///< values of attended latent features
+  residual,        ///< adds the stream to this rank's rows of sums
   reduce_scatter,  ///< exchange: the sum over ranks, cut by rows
   all_gather,      ///< exchange: the rows of all ranks, in rank order
   all_to_all,      ///< exchange: rows, cut into as many parts as ranks, part i for rank i
@@ -191,6 +192,7 @@ inline constexpr KernelRule kernel_rules[] = {
     {OperatorKind::narrow_values, "narrow_values", true, 0.0, 2, 2, {}},
     {OperatorKind::absorb_queries, "absorb_queries", false, 0.0, 0, 0, {}},
     {OperatorKind::expand_values, "expand_values", false, 0.0, 0, 0, {}},
+    {OperatorKind::residual, "residual", false, 0.0, 3, 0, {}},
     {OperatorKind::reduce_scatter, "reduce_scatter", false, 0.0, 0, 0, {}},
     {OperatorKind::all_gather, "all_gather", true, 0.0, 0, 0, {}},
     {OperatorKind::all_to_all, "all_to_all", false, 0.0, 0, 0, {}},
@@ -245,6 +247,21 @@ enum class Sharing {
 };
 inline constexpr std::array all_sharings = {Sharing::none, Sharing::heads, Sharing::keys};
 
+/// How the ranks of a plan divide a segment, on which its list of operators depends: axes of more
+/// than one rank that exchanges within a layer, and the way to share sequences along cp.
+struct Division {
+  AxisSet axes = {};
+  Sharing sharing = Sharing::none;
+
+  constexpr Division() = default;
+  constexpr Division(AxisSet axes_, Sharing way = Sharing::heads)
+      : axes(axes_), sharing(axes.contains(Axis::cp) ? way : Sharing::none) {}
+  constexpr Division(Axis axis) : Division(AxisSet(axis)) {}
+  constexpr Division(Sharing way)
+      : Division(way == Sharing::none ? AxisSet() : AxisSet(Axis::cp), way) {}
+  auto operator<=>(const Division&) const = default;
+};
+
 /// The part of a segment that one rank computes: the variables of its expressions.
 struct Split {
   int tp = 1;
@@ -263,6 +280,12 @@ struct Split {
   int size(AxisSet axes) const {
     return (axes.contains(Axis::tp) ? tp : 1) * (axes.contains(Axis::cp) ? cp : 1) *
            (axes.contains(Axis::ep) ? expert_data_ranks() : 1);
+  }
+  Division division() const {
+    AxisSet found;
+    for (const Axis axis : {Axis::tp, Axis::cp, Axis::ep})
+      if (size(axis) > 1) found = found.with(axis);
+    return {found, sharing()};
   }
   std::map<std::string, double, std::less<>> values() const {
     return {{"b", microbatch}, {"cp", cp}, {"ep", ep}, {"tp", tp}};
@@ -285,7 +308,8 @@ struct Tensor {
   AxisSet cut = {};       ///< ranks along these axes hold different rows of it
   AxisSet gathered = {};  ///< has the rows of all ranks along these axes
   int copies = 1;         ///< rows for each token
-  bool held = false;  ///< has rows of the experts that the rank holds, as many at once as `rows`
+  bool held = false;     ///< has rows of the experts that the rank holds, as many at once as `rows`
+  bool brought = false;  ///< gathered before its segment computes, into a buffer of its own
   // Derived:
   bool summed = false;  ///< ranks of several parts of the weights hold terms of it
   Gradient gradient = Gradient::scratch;
@@ -304,8 +328,8 @@ struct Tensor {
 /// K}; experts {M, N, K, E}, M of all E on the rank together, and absorb_queries and expand_values
 /// of heads likewise; attention {batch, T, heads, head_dim}; cached_attention {N, T, heads,
 /// head_dim}; norms, gelu, gelu_erf, swiglu, geglu, clamped_swiglu, dispatch, combine, cut_heads,
-/// join_heads, cut_keys, expand_keys and narrow_values {N, C}, C columns written; rope {N, heads,
-/// head_dim};
+/// join_heads, cut_keys, expand_keys, narrow_values and residual {N, C}, C columns written; rope {N,
+/// heads, head_dim};
 /// pointwise {elements}; embedding {N, C, V}; cross_entropy {N, V}; choose_experts {N, E, k};
 /// sigmoid {N}; dequantize and update {elements}.
 struct Operator {
@@ -380,6 +404,8 @@ struct Segment {
   int activation_bytes = 0;              ///< bytes per element of the scratch
   Expr dequantized_elements = 0.0;  ///< largest factor that is made of blocks: ends the scratch
   // Derived:
+  TensorId terms = TensorId::output;  ///< written by the last products; other ranks have other
+                                      ///< terms of the output if it is not the output itself
   std::vector<BackwardCall> backward = {};
   std::vector<Saved> saved = {};  ///< saved tensors in the order of the kernels; cheap ones last
   Expr forward_workspace_elements = 0.0;   ///< scratch during forward, beside input, saved, output
@@ -400,6 +426,8 @@ struct Segment {
   Expr backward_workspace_bytes() const {
     return double(activation_bytes) * backward_workspace_elements;
   }
+  /// Tensors that are brought together, in the order of the exchanges.
+  std::vector<TensorId> brought() const;
   Expr product_grads_bytes() const { return double(activation_bytes) * product_grads_elements; }
   Expr weights_workspace_bytes() const {
     return double(activation_bytes) * weights_workspace_elements;

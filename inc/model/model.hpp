@@ -489,9 +489,10 @@ inline constexpr Recompute all_recomputes[] = {Recompute::none, Recompute::selec
 
 /// The head's are those of one piece, see head_pieces().
 ///
-/// @param sharing  Split::sharing()
-///                        and behind it
-Segment segment(const Config& config, SegmentKind kind, Sharing sharing = Sharing::none);
+/// @param division  Split::division(). Ranks along cp exchange heads of tokens before attention and
+///                  behind it, or gather keys. Ranks that sum a layer's segment norm their own
+///                  tokens before a gather of all.
+Segment segment(const Config& config, SegmentKind kind, Division division = {});
 
 /// Pieces of a microbatch's tokens in which the head works, as equal as they can be with at most
 /// Config::head_tokens each: ceil(N / count) tokens but for the last. In "b" and "cp".
@@ -516,7 +517,7 @@ struct Kept {
 /// the longest prefix with at most a of all bytes moves to CPU memory. A layer with full
 /// recomputation keeps its input.
 std::vector<Kept> kept_tensors(const Config& config, Recompute recompute, LayerKind layer = {},
-                               Sharing sharing = Sharing::none);
+                               Division division = {});
 
 /// Bytes of a layer's key cache on a rank, in "tp": keys and values of all its blocks' tokens.
 Expr cache_bytes(const Config& config);

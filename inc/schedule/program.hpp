@@ -105,8 +105,9 @@ enum class Phase : std::uint8_t { train, update, both };
 enum class Role : std::uint8_t {
   input,     ///< residual stream into the segment [N, C]; tokens for the embedding
   output,    ///< residual stream out of it; of a head, in generation, logits
-  gradient,  ///< gradient of the stream: d output on entry, d input on return; of a backward in two
-             ///< parts d output, and `output` is d input
+  gradient,  ///< gradient of the stream: d output on entry, d input on return; d output alone if
+             ///< the task has `output`, which is d input
+  normed,    ///< gathered inputs of a segment's products, if they are not saved, by their exchanges
   products,  ///< gradients of what a segment's products make, from the first part to the second
   saved,     ///< the segment's saved tensors, numbered as in model::Segment
   weights,   ///< flat block; index 1: the tied token table. In an update: the part that is stepped,

@@ -82,8 +82,11 @@ TEST(Layer, BackwardOfAParallelLayer) {
 TEST(Layer, BackwardBehindPostNormsAndNormsOfHeads) {
   const Config gemma3 = test::special_models().back();
   EXPECT_EQ(text(segment(gemma3, SegmentKind::attention)),
-            "post_norm1.I sum.I out.W out.I qk norm.A rope.A attention.I rope.I qk norm.I "
-            "norm1.A qkv.W qkv.I norm1.I");
+            "post_norm1.I out.W out.I qk norm.A rope.A attention.I rope.I qk norm.I norm1.A qkv.W "
+            "qkv.I norm1.I");
+  EXPECT_EQ(text(segment(gemma3, SegmentKind::attention, Axis::tp)),
+            "norm1.A gather norm1.A post_norm1.I sum.I out.W out.I qk norm.A rope.A attention.I "
+            "rope.I qk norm.I qkv.W qkv.I gather norm1.I norm1.I");
 }
 
 TEST(Layer, BackwardOfLatentAttention) {
@@ -113,6 +116,9 @@ TEST(Layer, BackwardOfExperts) {
             "norm2.rstd W logits routes W wide W gates W norm2.out.cheap W dispatched.cheap W "
             "activated.cheap W ");
   EXPECT_EQ(output_only, "out combine ");
+  EXPECT_EQ(text(segment(mixtral, SegmentKind::experts, Axis::ep)),
+            "norm2.A gather norm2.A combine.I swiglu.A out.W out.I swiglu.I choice.I dispatch.A "
+            "in.W in.I router.I dispatch.I gather norm2.I norm2.I");
 }
 
 // The last product's bias makes its part of the gates' gradients, so these live from there on; the
@@ -159,20 +165,21 @@ TEST(Layer, BackwardOfASharedExpert) {
 TEST(Layer, ExchangesEndRuns) {
   Config gemma3 = test::special_models().back();
   gemma3.exchanges_normed = true;
-  const Segment s = segment(gemma3, SegmentKind::attention);
+  const Segment s = segment(gemma3, SegmentKind::attention, Axis::tp);
   const auto text_of = [&](const std::vector<model::Run>& runs) {
     std::string all;
     for (const model::Run& run : runs) all += fmt::format("{}-{} ", run.first, run.end);
     return all;
   };
-  // norm1 | there | | back | qkv, qk norm, rope, attention, residual, out | sum | post_norm1
-  EXPECT_EQ(text_of(forward_runs(s, {.tp = 2})), "0-1 2-2 3-9 10-11 ");
-  EXPECT_EQ(text_of(forward_runs(s, {})), "0-11 ");
-  // post_norm1 | sum | out.W to qkv.I | back | | there | norm1
+  // norm1 | gather | | there | | back | qkv, qk norm, rope, attention, residual, out | sum |
+  // post_norm1
+  EXPECT_EQ(text_of(forward_runs(s, {.tp = 2})), "0-1 2-2 3-3 4-10 11-12 ");
+  EXPECT_EQ(text_of(forward_runs(s, {})), "0-12 ");
+  // post_norm1 | sum | out.W to qkv.I | back | | there | | gather | norm1
   EXPECT_EQ(text(s),
             "post_norm1.I sum.I out.W out.I qk norm.A rope.A attention.I rope.I qk norm.I "
-            "qkv.W qkv.I back.I there.I norm1.I");
-  EXPECT_EQ(text_of(backward_runs(s, {.tp = 2})), "0-1 2-11 12-12 13-14 ");
+            "qkv.W qkv.I back.I there.I gather norm1.I norm1.I");
+  EXPECT_EQ(text_of(backward_runs(s, {.tp = 2})), "0-1 2-11 12-12 13-13 14-15 ");
 }
 
 // Attention of ranks that share a sequence: heads of all tokens between two exchanges.
@@ -312,23 +319,59 @@ TEST(Layer, WhatIsGatheredAndItsGradientHaveTwoPlaces) {
     EXPECT_LE(offset.evaluate(at) + 6.0, rest);
 }
 
-/// Kinds of segments, of plans that cut no sequence and of those that do.
-std::vector<std::pair<SegmentKind, Sharing>> kinds_of(const Config& m) {
-  std::vector<std::pair<SegmentKind, Sharing>> found;
+/// Kinds of segments, with divisions of plans whose lists differ.
+std::vector<std::pair<SegmentKind, Division>> kinds_of(const Config& m) {
+  std::vector<std::pair<SegmentKind, Division>> found;
   for (const SegmentKind kind : segment_kinds(m))
-    for (const Sharing sharing : all_sharings) found.emplace_back(kind, sharing);
+    for (const Division& division :
+         {Division(), Division(Sharing::heads), Division(Sharing::keys), Division(Axis::tp),
+          Division(Axis::ep), Division({Axis::tp, Axis::cp}),
+          Division({Axis::tp, Axis::cp}, Sharing::keys)})
+      found.emplace_back(kind, division);
   return found;
+}
+
+// Each rank norms its rows before a gather. What brings them together comes first, in both passes.
+TEST(Layer, NormsOfRowsComeFirst) {
+  for (const Config& m : models())
+    for (const SegmentKind kind : segment_kinds(m)) {
+      const Segment s = segment(m, kind, sum_axes(kind));
+      const bool of_layer = kind != SegmentKind::embedding && kind != SegmentKind::head;
+      const std::size_t inputs = kind == SegmentKind::parallel ? std::size_t(m.layer_norms) : 1;
+      ASSERT_EQ(s.brought().size(), of_layer ? inputs : 0) << m.family->name;
+      EXPECT_TRUE(segment(m, kind, Axis::cp).brought().empty());
+      const auto forward = forward_runs(s, {.tp = 2}), backward = backward_runs(s, {.tp = 2});
+      for (std::size_t i = 0; i < s.brought().size(); ++i) {
+        const Tensor& all = s.tensor(s.brought()[i]);
+        for (const auto& run : {forward[i], backward[i]}) EXPECT_EQ(run.end - run.first, 1);
+        const Operator &norm = s.operators[std::size_t(forward[i].first)],
+                       &again =
+                           s.operators[std::size_t(s.backward[std::size_t(backward[i].first)].op)];
+        EXPECT_TRUE(is_norm(norm.kind));
+        EXPECT_EQ(norm.name, again.name);
+        const Values at = Split{.tp = 2}.values();
+        EXPECT_EQ(2.0 * s.tensor(norm.written).elements().evaluate(at),
+                  all.elements().evaluate(at));
+        for (const TensorId one : norm.statistics)
+          EXPECT_EQ(2.0 * s.tensor(one).rows.evaluate(at), all.rows.evaluate(at));
+      }
+      if (of_layer && !m.post_norms()) {
+        EXPECT_EQ(s.operators.back().kind, OperatorKind::residual);
+      }
+    }
 }
 
 // Each gradient is whole before it is read, and scratch that is in use is never written.
 TEST(Layer, ABackwardReadsWhatIsMade) {
   for (const Config& m : all_models())
-    for (const auto& [kind, sharing] : kinds_of(m)) {
-      const Segment s = segment(m, kind, sharing);
+    for (const auto& [kind, division] : kinds_of(m)) {
+      const Segment s = segment(m, kind, division);
       const auto op = [&](int index) { return s.operators[std::size_t(index)]; };
       std::map<TensorId, int> missing;  // readers that have not added to a tensor's gradient
       for (const Operator& one : s.operators)
-        if (!is_epilogue(one.kind) && !one.in_place()) ++missing[one.read];
+        if (!is_epilogue(one.kind) && one.kind != OperatorKind::residual && !one.in_place() &&
+            one.read != s.terms)
+          ++missing[one.read];
       std::set<TensorId> there;  // that are cheap and made again
       for (const BackwardCall& call : s.backward) {
         const Operator done = op(call.op);
@@ -357,7 +400,7 @@ TEST(Layer, ScratchHoldsItsTensors) {
             Split{.cp = 2}, Split{.tp = 2, .cp = 2}, Split{.cp = 2, .gather_keys = 1},
             Split{.tp = 2, .cp = 4, .gather_keys = 1}}) {
         const Values at = split.values();
-        const Segment s = segment(m, kind, split.sharing());
+        const Segment s = segment(m, kind, split.division());
         const double products = s.product_grads_elements.evaluate(at);
         const double rest = s.backward_workspace_elements.evaluate(at) - products;
         for (const Tensor& tensor : s.tensors) {

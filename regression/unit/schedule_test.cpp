@@ -404,17 +404,20 @@ int count_tp(const plan::Plan& plan, Operation operation, int block) {
 TEST(Compile, StreamsAreScatteredAndGathered) {
   plan::Plan plan = small_plan(1, 1, 2, 1);
   for (int layer : {1, 2}) {
-    EXPECT_EQ(count_tp(plan, Operation::reduce_scatter, layer), 2);
-    EXPECT_EQ(count_tp(plan, Operation::all_gather, layer), 4);  // forward, and for the backward
-    EXPECT_EQ(count_tp(plan, Operation::all_reduce, layer), 3);  // gradients: 2 d input, the norms'
+    EXPECT_EQ(count_tp(plan, Operation::reduce_scatter, layer), 4);  // outputs, d normed
+    EXPECT_EQ(count_tp(plan, Operation::all_gather, layer), 6);  // normed in both passes, d output
+    EXPECT_EQ(count_tp(plan, Operation::all_reduce, layer), 1);  // gradients of norms
   }
   EXPECT_EQ(count_tp(plan, Operation::reduce_scatter, 0), 1);
+  EXPECT_EQ(count_tp(plan, Operation::all_gather, 0), 1);  // d output
   EXPECT_EQ(count_tp(plan, Operation::all_gather, 3), 2);  // its input once, and the statistics
+  EXPECT_EQ(count_tp(plan, Operation::reduce_scatter, 3), 1);
   plan.stages[0].ckpt_layers = 1;
-  EXPECT_EQ(count_tp(plan, Operation::reduce_scatter, 2), 3);
-  EXPECT_EQ(count_tp(plan, Operation::all_gather, 2), 5);
-  plan = small_plan(2, 1, 2, 1);  // the layer of stage 0 gets its gradient from stage 1
-  EXPECT_EQ(count_tp(plan, Operation::all_gather, 1), 5);
+  EXPECT_EQ(count_tp(plan, Operation::reduce_scatter, 2), 5);
+  EXPECT_EQ(count_tp(plan, Operation::all_gather, 2), 7);
+  plan.stages[0].ckpt_layers = 0;
+  plan.stages[0].stored_layers = 1;
+  EXPECT_EQ(count_tp(plan, Operation::all_gather, 1), 4);
 }
 
 // What lives from forward to backward of a stream is 1 / tp of it.
@@ -447,7 +450,8 @@ bool before(const Program& program, int early, int late) {
   return reached[std::size_t(early)] != 0;
 }
 
-// No backward waits for the all-gather that stands right before it: that is the next one's input.
+// No backward waits for the gather of normed tokens that stands right before it: they are the next
+// one's input. Only the gather of the output's gradient is waited for.
 TEST(Compile, InputsAreGatheredBesideTheSegmentBefore) {
   for (int ckpt_layers : {0, 2}) {
     plan::Plan plan = small_plan(1, 1, 2, 3);
@@ -456,10 +460,14 @@ TEST(Compile, InputsAreGatheredBesideTheSegmentBefore) {
     int found = 0;
     for (int id = 1; id < int(program.tasks.size()); ++id) {
       const Task &task = program.task(id), &last = program.task(id - 1);
-      if (task.operation != Operation::backward || last.operation != Operation::all_gather)
+      const Operand* const normed = task.find(Role::normed);
+      if (task.operation != Operation::backward || last.operation != Operation::all_gather ||
+          (normed && normed->writes))
         continue;
-      EXPECT_FALSE(before(program, id - 1, id)) << label(task);
-      ++found;
+      const bool of_normed =
+          program.buffer(last.operands[0]).name.find("normed") != std::string::npos;
+      EXPECT_NE(before(program, id - 1, id), of_normed) << label(task);
+      found += of_normed;
     }
     EXPECT_EQ(found, 3 * 4);  // of all segments but the first layer's, whose embedding needs none
   }

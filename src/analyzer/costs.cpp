@@ -30,6 +30,21 @@ const char* word(Pass pass) {
   return "";
 }
 
+/// Tasks of a pass over a segment: between exchanges over the ranks that sum its output. A head
+/// whose logits are in parts has a second one, after ranks know each other's parts.
+int tasks_of(const model::Config& model, model::SegmentKind kind, Pass pass,
+             const model::Split& split) {
+  const bool forward = pass == Pass::forward || pass == Pass::recompute;
+  if (kind == model::SegmentKind::head) return forward && split.tp > 1 ? 2 : 1;
+  if (kind == model::SegmentKind::embedding || split.size(model::sum_axes(kind)) == 1) return 1;
+  const model::Segment list = model::segment(model, kind, split.division());
+  const std::vector<model::Run> runs =
+      forward ? model::forward_runs(list, split) : model::backward_runs(list, split);
+  const auto tasks =
+      int(std::ranges::count_if(runs, [](const model::Run& run) { return run.first < run.end; }));
+  return pass == Pass::stored_backward ? tasks - int(list.brought().size()) : tasks;
+}
+
 /// Hash and equality that look arguments up without copying them.
 struct OfArguments {
   using is_transparent = void;
@@ -143,12 +158,9 @@ Expr Costs::segment(model::SegmentKind kind, Pass pass) const {
   auto function = remembering(
       std::string(model::name(kind)) + "_" + word(pass),
       [model = model_, profile = profile_, kind, pass, sharing = role_.sharing()](Arguments x) {
-        // The head's forward in two: before and after ranks know each
-        // other's parts.
-        const bool two =
-            kind == model::SegmentKind::head && pass == Pass::forward && whole(x[1]) > 1;
-        const double work_s = price::segment_s(*model, *profile, kind, pass, split_of(x, sharing));
-        return price::task_s(*profile, work_s, two ? 2 : 1);
+        const model::Split split = split_of(x, sharing);
+        const double work_s = price::segment_s(*model, *profile, kind, pass, split);
+        return price::task_s(*profile, work_s, tasks_of(*model, kind, pass, split));
       });
   return Expr::call(std::move(function), v_.split(*model_));
 }
@@ -187,14 +199,6 @@ Expr Costs::collective(price::Collective which, model::AxisSet axes, const Expr&
 
 Expr Costs::of_stream(price::Collective which, model::SegmentKind kind) const {
   return collective(which, model::sum_axes(kind), model::stream_bytes(*model_, kind));
-}
-
-Expr Costs::gradient_sum(model::SegmentKind kind, model::SegmentKind before) const {
-  using enum price::Collective;
-  const Expr in_place = of_stream(all_reduce, kind);
-  if (model::sum_axes(kind) == model::sum_axes(before)) return in_place;
-  return select(less(1.0, v_.expert_data_ranks),
-                of_stream(reduce_scatter, kind) + of_stream(all_gather, before), in_place);
 }
 
 Expr Costs::dense_reduction(const Expr& bytes) const {

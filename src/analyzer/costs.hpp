@@ -80,9 +80,6 @@ class Costs {
   Expr collective(price::Collective which, model::AxisSet axes, const Expr& bytes) const;
   /// Over the ranks that sum a segment's output, of all tokens that it works on.
   Expr of_stream(price::Collective which, model::SegmentKind kind) const;
-  /// The sum of a gradient over the ranks of a segment, and the gather of the tokens that the
-  /// segment before it needs: one all-reduce where the ranks are the same.
-  Expr gradient_sum(model::SegmentKind kind, model::SegmentKind before) const;
   /// An all-reduce over the data-parallel ranks that divide experts.
   Expr dense_reduction(const Expr& bytes) const;
   /// Over those that hold the same weights: an all-reduce, with ZeRO a reduce-scatter over the

@@ -1,8 +1,11 @@
 #include "layer_costs.hpp"
 
+#include <map>
+#include <memory>
 #include <utility>
 #include <vector>
 
+#include "kept_state.hpp"
 #include "plan/rules.hpp"
 
 namespace brume::analyzer {
@@ -18,12 +21,11 @@ LayerCosts by_part(const Of& of) {
           of(&LayerCosts::backward_s),
           of(&LayerCosts::forward_tp_s),
           of(&LayerCosts::backward_tp_s),
-          of(&LayerCosts::forward_wait_s),
           of(&LayerCosts::backward_wait_s),
           of(&LayerCosts::hidden_tp_s),
-          of(&LayerCosts::arriving_tp_s),
           of(&LayerCosts::recompute_ahead_s),
           of(&LayerCosts::inputs_tp_s),
+          of(&LayerCosts::ahead_tp_s),
           of(&LayerCosts::beside_forward_s),
           of(&LayerCosts::beside_backward_s),
           of(&LayerCosts::out_s),
@@ -32,103 +34,114 @@ LayerCosts by_part(const Of& of) {
           of(&LayerCosts::read_s)};
 }
 
+/// Exchanges of one segment, each in seconds.
+struct Exchanges {
+  Expr inputs_s = 0.0;       ///< gathers of what products read
+  Expr input_grads_s = 0.0;  ///< sums of the gradients of that
+  Expr sums_s = 0.0;         ///< of the output, or of what a norm reads before it
+  Expr output_grads_s = 0.0, first_output_grad_s = 0.0;  ///< gathers; the one before all else
+  bool adds = false;                                     ///< the stream to the sums
+  Expr forward_s = 0.0, backward_s = 0.0, both_s = 0.0;  ///< others
+
+  Exchanges(const model::Config& model, const Costs& costs, SegmentKind kind, Recompute recompute);
+};
+
+/// An exchange of one rank takes no time, so plans without it have the same list.
+Exchanges::Exchanges(const model::Config& model, const Costs& costs, SegmentKind kind,
+                     Recompute recompute) {
+  using enum price::Collective;
+  const model::AxisSet sums = model::sum_axes(kind);
+  const model::Segment segment = model::segment(
+      model, kind, {sums.with(model::Axis::cp), costs.sharing()});
+  for (const model::Operator& op : segment.operators) {
+    if (!model::is_exchange(op.kind)) continue;
+    const bool scatters = op.kind == model::OperatorKind::reduce_scatter;
+    const model::Tensor& whole =
+        segment.tensor(op.kind == model::OperatorKind::all_gather ? op.written : op.read);
+    const Expr bytes = whole.elements() * double(whole.element_bytes);
+    const auto exchange_s = [&](price::Collective which) {
+      return costs.collective(which, op.axes, bytes);
+    };
+    if (whole.brought) {
+      inputs_s += exchange_s(all_gather);
+      input_grads_s += exchange_s(reduce_scatter);
+    } else if (scatters) {
+      sums_s += exchange_s(reduce_scatter);
+      output_grads_s += exchange_s(all_gather);
+      adds = op.written == model::TensorId::output;
+      if (adds) first_output_grad_s = exchange_s(all_gather);
+    } else if (op.kind == model::OperatorKind::all_gather) {
+      forward_s += exchange_s(all_gather);
+      if (recompute != Recompute::none) backward_s += exchange_s(all_gather);
+      backward_s += exchange_s(reduce_scatter);
+    } else {
+      both_s += exchange_s(all_to_all);
+    }
+  }
+}
+
 LayerCosts costs_of(const model::Config& model, const Costs& costs, Recompute recompute,
-                    model::LayerKind kind_of_layer) {
+                    model::LayerKind kind_of_layer, const Expr& ahead) {
   const std::vector<SegmentKind> kinds =
       model::segment_kinds(model, model::BlockKind::layer, kind_of_layer);
   const Pass backward = recompute == Recompute::none ? Pass::stored_backward : Pass::backward;
+  const bool full = recompute == Recompute::full;
+  std::vector<Exchanges> exchanges;
+  for (const SegmentKind kind : kinds) exchanges.emplace_back(model, costs, kind, recompute);
+  const Exchanges &front = exchanges.front(), &back = exchanges.back();
   const auto all = [&](Pass pass) {
     Expr sum = 0.0;
     for (SegmentKind kind : kinds) sum += costs.segment(kind, pass);
     return sum;
   };
-  const auto gather_s = [&](SegmentKind kind) {
-    return costs.of_stream(price::Collective::all_gather, kind);
+  // While a segment of a backward computes, the input of the next one is brought together, unless
+  // the layer keeps it.
+  const auto brought_s = [&](const Exchanges& next) {
+    return recompute == Recompute::none ? Expr(0.0) : next.inputs_s;
   };
-  const auto scatter_s = [&](SegmentKind kind) {
-    return costs.of_stream(price::Collective::reduce_scatter, kind);
-  };
-  Expr gathers_s = 0.0, scatters_s = 0.0, gradient_sums_s = 0.0;
-  for (std::size_t i = 0; i < kinds.size(); ++i) {
-    gathers_s += gather_s(kinds[i]);
-    scatters_s += scatter_s(kinds[i]);
-    gradient_sums_s += costs.gradient_sum(kinds[i], i > 0 ? kinds[i - 1] : kinds.back());
-  }
-  // Exchanges within a segment. A forward that sums terms there does not sum them at its end.
-  struct Exchanges {
-    Expr sums_s = 0.0, gathers_s = 0.0, others_s = 0.0;  // of a forward, of a backward, of both
-    Expr forward_s = 0.0;                                // gathers of a forward, besides sums
-  };
-  const auto within = [&](SegmentKind kind) {
-    Exchanges found;
-    // An exchange of one rank takes no time, so plans that cut no sequence have the same list.
-    const model::Segment segment = model::segment(model, kind, costs.sharing());
-    for (const model::Operator& op : segment.operators)
-      if (op.kind == model::OperatorKind::reduce_scatter) {
-        found.sums_s += scatter_s(kind);
-        found.gathers_s += gather_s(kind);
-      } else if (op.kind == model::OperatorKind::all_gather) {
-        const model::Tensor& whole = segment.tensor(op.written);
-        const Expr bytes = whole.elements() * double(whole.element_bytes);
-        const Expr gather_s = costs.collective(price::Collective::all_gather, op.axes, bytes);
-        found.forward_s += gather_s;
-        if (recompute != Recompute::none) found.gathers_s += gather_s;
-        found.gathers_s += costs.collective(price::Collective::reduce_scatter, op.axes, bytes);
-      } else if (op.kind == model::OperatorKind::all_to_all) {
-        const model::Tensor& read = segment.tensor(op.read);
-        found.others_s += costs.collective(price::Collective::all_to_all, op.axes,
-                                           read.elements() * double(read.element_bytes));
-      }
-    return found;
-  };
-  // While a segment of a backward computes, the input of the next one is brought together.
-  const auto beside = [&](SegmentKind kind, Pass pass, SegmentKind next) {
+  const auto beside = [&](SegmentKind kind, Pass pass, const Expr& inputs_s) {
     const Expr alone_s = costs.segment(kind, pass);
-    return costs.overlapped(alone_s, gather_s(next), 0.0, 0.0) - alone_s;
+    return costs.overlapped(alone_s, inputs_s, 0.0, 0.0) - alone_s;
   };
-  // The last sum of the gradient before this layer's backward, and the input that this begins with.
-  const Expr arriving_sum_s = costs.gradient_sum(kinds.front(), kinds.back());
-  const SegmentKind first = recompute == Recompute::full ? kinds.front() : kinds.back();
+  const Expr first_inputs_s = brought_s(full ? front : back);
   const Variables v(model);
   const Expr moved = moved_bytes(model, recompute, costs.sharing(), v.a);
   const Expr to_disk = moved_bytes(model, recompute, costs.sharing(), v.ad);
   LayerCosts layer{.forward_s = all(Pass::forward),
                    .backward_s = all(backward),
-                   .forward_tp_s = gathers_s + scatters_s,
-                   .backward_tp_s = gradient_sums_s,
-                   .forward_wait_s = scatter_s(kinds.back()) + gather_s(kinds.front()),
-                   .backward_wait_s = arriving_sum_s,
+                   .forward_tp_s = 0.0,
+                   .backward_tp_s = (1.0 - ahead) * first_inputs_s,
+                   .backward_wait_s = back.first_output_grad_s,
                    .hidden_tp_s = 0.0,
-                   .arriving_tp_s = 0.0,
                    .recompute_ahead_s = 0.0,
-                   .inputs_tp_s = gathers_s,
-                   .beside_forward_s = beside(kinds.back(), Pass::forward, first),
-                   .beside_backward_s = beside(kinds.front(), backward, first),
+                   .inputs_tp_s = 0.0,
+                   .ahead_tp_s = ahead * first_inputs_s,
+                   .beside_forward_s = beside(kinds.back(), Pass::forward, ahead * first_inputs_s),
+                   .beside_backward_s = beside(kinds.front(), backward, ahead * first_inputs_s),
                    .out_s = costs.copy_out(moved),
                    .in_s = costs.copy_in(moved),
                    .write_s = costs.disk_write(to_disk),
                    .read_s = costs.disk_read(to_disk)};
-  for (SegmentKind kind : kinds) {
-    if (kind != kinds.front()) layer.backward_s += beside(kind, backward, kinds.front());
-    const Exchanges exchanges = within(kind);
-    layer.forward_tp_s += exchanges.forward_s + exchanges.others_s;
-    layer.backward_tp_s += exchanges.gathers_s + exchanges.others_s;
-    if (recompute == Recompute::full)
-      layer.backward_tp_s += exchanges.forward_s + exchanges.others_s;
+  for (std::size_t i = 0; i < kinds.size(); ++i) {
+    const Exchanges& own = exchanges[i];
+    layer.forward_tp_s += own.inputs_s + own.sums_s + own.forward_s + own.both_s;
+    layer.backward_tp_s += own.output_grads_s + own.input_grads_s + own.backward_s + own.both_s;
+    layer.inputs_tp_s += brought_s(own);
+    if (i > 0) layer.backward_s += beside(kinds[i], backward, brought_s(exchanges[i - 1]));
+    if (!full) continue;
+    layer.backward_tp_s += own.forward_s + own.both_s;
+    if (i > 0) layer.backward_tp_s += own.inputs_s;
+    // The last one's output is not made, but what a norm reads before it is.
+    if (&own != &back || !own.adds) layer.backward_tp_s += own.sums_s;
   }
-  if (recompute == Recompute::full) {
+  if (full) {
     layer.backward_s += all(Pass::recompute);
-    // The last one's output is not made.
-    layer.backward_tp_s +=
-        gathers_s - gather_s(kinds.front()) + scatters_s - scatter_s(kinds.back());
-    layer.backward_tp_s += within(kinds.back()).sums_s;
     // The first segment is recomputed without waiting for the gradient, which is still on its way.
     const Expr first_s = costs.segment(kinds.front(), Pass::recompute);
-    layer.hidden_tp_s = min(arriving_sum_s, first_s);
-    layer.arriving_tp_s = min(gather_s(kinds.back()), first_s);
+    layer.hidden_tp_s = ahead * min(back.first_output_grad_s, first_s);
     layer.recompute_ahead_s =
         select(less(1.0, model::sum_ranks(kinds.back())),
-               max(first_s - gather_s(kinds.back()), 0.0), all(Pass::recompute));
+               ahead * max(first_s - back.first_output_grad_s, 0.0), all(Pass::recompute));
   }
   return layer;
 }
@@ -140,12 +153,12 @@ LayerCosts select(const Expr& condition, const LayerCosts& yes, const LayerCosts
 }
 
 LayerCosts layer_costs(const model::Config& model, const Costs& costs, Recompute recompute,
-                       const Expr& dense) {
+                       const Expr& dense, const Expr& ahead) {
   const auto counts = model::layer_counts(model);
-  if (counts.size() == 1) return costs_of(model, costs, recompute, counts[0].first);
+  if (counts.size() == 1) return costs_of(model, costs, recompute, counts[0].first, ahead);
   LayerCosts mean{};
   for (const auto& [kind, count] : counts) {
-    const LayerCosts one = costs_of(model, costs, recompute, kind);
+    const LayerCosts one = costs_of(model, costs, recompute, kind, ahead);
     const int alike =
         kind.dense ? model.first_dense_layers : model.num_layers - model.first_dense_layers;
     const Expr share = (kind.dense ? dense : 1.0 - dense) * (double(count) / alike);
@@ -154,15 +167,20 @@ LayerCosts layer_costs(const model::Config& model, const Costs& costs, Recompute
   return mean;
 }
 
+Expr brings_ahead(const model::Config& model, const model::Block& layer, bool host_update,
+                   bool moves) {
+  const Expr ready = 1.0 - kept_state(model, layer, host_update).weights_staged;
+  return moves ? ready * (1.0 - less(0.0, Variables(model).a)) : ready;
+}
+
 Expr moved_bytes(const model::Config& model, Recompute recompute, model::Sharing sharing,
                  const Expr& ratio) {
-  const auto kept = [&](model::Sharing list) {
-    return model::kept_tensors(model, recompute, {}, list);
-  };
-  const auto bytes = [whole = kept(model::Sharing::none), cut = kept(sharing),
-                      sharing](Arguments x) {
+  using Lists = std::map<model::Division, std::vector<model::Kept>>;
+  const auto bytes = [model, recompute, sharing, lists = std::make_shared<Lists>()](Arguments x) {
     const model::Split split = split_of(x.subspan(1), sharing);
-    return plan::moved_tensors(split.cp > 1 ? cut : whole, x[0], split).bytes;
+    std::vector<model::Kept>& kept = (*lists)[split.division()];
+    if (kept.empty()) kept = model::kept_tensors(model, recompute, {}, split.division());
+    return plan::moved_tensors(kept, x[0], split).bytes;
   };
   const Variables v(model);
   std::vector<Expr> arguments = v.split(model);

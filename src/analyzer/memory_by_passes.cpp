@@ -63,9 +63,10 @@ SecondPart second_part(const plan::Plan& plan, int stage, const model::Config& m
 double between_parts_bytes(const plan::Stage& s, const model::Config& model) {
   model::Expr kept = 0.0;
   each_segment(s, model, [&](model::SegmentKind kind, bool stores) {
-    const model::Segment segment = model::segment(model, kind, s.split().sharing());
-    kept += segment.product_grads_bytes() + model::stream_bytes(model);  // and the input
-    if (!model.post_norms()) kept += model::stream_bytes(model, kind);   // the output's gradient
+    const model::Segment segment = model::segment(model, kind, s.split().division());
+    const double inputs = double(std::max<std::size_t>(segment.brought().size(), 1));
+    kept += segment.product_grads_bytes() + inputs * model::stream_bytes(model, kind);
+    if (!model.post_norms()) kept += model::stream_bytes(model, kind);  // the output's gradient
     for (const model::Saved& saved : segment.saved)
       if (saved.for_weights && (stores || !saved.cheap)) kept += saved.bytes();
   });

@@ -1,6 +1,7 @@
 #include "stage_memory.hpp"
 
 #include "costs.hpp"
+#include "kept_state.hpp"
 #include "layer_costs.hpp"
 #include "state_memory.hpp"
 
@@ -17,7 +18,10 @@ struct SegmentBytes {
     forward = segment.forward_workspace_bytes();
     backward = segment.backward_workspace_bytes();
     stream = model::stream_bytes(model, kind);
+    shard = model::stream_shard_bytes(model);
     shared = less(1.0, model::sum_ranks(kind));
+    inputs = double(segment.brought().size());
+    adds = segment.terms != model::TensorId::output;
   }
   /// For all plans.
   ///
@@ -25,10 +29,21 @@ struct SegmentBytes {
   SegmentBytes(const model::Config& model, SegmentKind kind, model::Sharing sharing)
       : SegmentBytes(model, kind, model::segment(model, kind)) {
     if (kind == SegmentKind::head) return;
-    join(SegmentBytes(model, kind, model::segment(model, kind, sharing)),
-         [&](const Expr& whole, const Expr& cut) {
-           return select(Variables(model).cuts_sequences(), cut, whole);
-         });
+    const auto join_lists = [](SegmentBytes& one, const Expr& condition,
+                               const SegmentBytes& other) {
+      one.join(other, [&](const Expr& no, const Expr& yes) { return select(condition, yes, no); });
+    };
+    const auto of = [&](model::AxisSet axes) {
+      return SegmentBytes(model, kind, model::segment(model, kind, {axes, sharing}));
+    };
+    const model::AxisSet sums = model::sum_axes(kind);
+    const Expr cuts_sequences = Variables(model).cuts_sequences();
+    SegmentBytes of_rows = of(sums);
+    join_lists(of_rows, cuts_sequences, of(sums.with(model::Axis::cp)));
+    join_lists(*this, cuts_sequences, of(model::Axis::cp));
+    join_lists(*this, shared, of_rows);
+    inputs = of_rows.inputs;
+    adds = of_rows.adds;
   }
   /// Replaces each size by of(own, the other one's).
   template <typename Of>
@@ -41,9 +56,22 @@ struct SegmentBytes {
   Expr cheap = 0.0;        ///< those that a stored layer keeps, too
   Expr forward, backward;  ///< workspace of each pass
   Expr stream;             ///< of all tokens that it works on
+  Expr shard;              ///< of those that a rank keeps between segments
   Expr shared;             ///< 1 where several ranks sum its output, else 0
-  /// Its input, brought together before it is needed.
-  Expr ahead() const { return shared * stream; }
+  // Where they do:
+  double inputs = 0.0;  ///< normed inputs
+  bool adds = false;    ///< the sum of the ranks' terms and the stream is the output
+
+  /// Normed inputs that are brought together.
+  /// @param stored  1 where the layer keeps them, else 0
+  Expr brought(const Expr& stored) const { return shared * (1.0 - stored) * (inputs * stream); }
+  /// The same in a forward, and the output; terms of it take the first one's place.
+  Expr forward_streams(const Expr& stored) const {
+    const Expr of_rows = adds ? stream * select(stored, 1.0, inputs) : brought(stored) + shard;
+    return select(shared, of_rows, stream);
+  }
+  /// The gradients of the stream and of what products make.
+  Expr gradients() const { return select(shared, adds ? shard + stream : shard, stream); }
 };
 
 /// Bytes of a layer, by what its backward makes again.
@@ -119,8 +147,9 @@ class StageMemoryBuilder {
   StateMemory state_;
   std::vector<SegmentBytes> segments_;  ///< of a layer, in forward order
   SegmentBytes head_;
-  Expr stream_, shard_;  ///< of all tokens, and of those that a tensor-parallel rank keeps
-  Expr shared_;          ///< 1 with tensor parallelism, else 0
+  Expr ahead_, ahead_of_last_;  ///< brings_ahead(), of the last layer
+  Expr stream_, shard_;         ///< of all tokens, and of those that a tensor-parallel rank keeps
+  Expr shared_;                 ///< 1 with tensor parallelism, else 0
   LayerBytes kept_;
   LayerBytes moved_, to_disk_;  ///< what offload moves of these, and of that what goes to the disk
   Expr table_elements_;         ///< of this rank's part of the token table
@@ -132,6 +161,9 @@ StageMemoryBuilder::StageMemoryBuilder(const model::Config& model, StageRole rol
       v_(model),
       state_(model, role),
       head_(model, SegmentKind::head, role.sharing()),
+      ahead_(brings_ahead(model, StageBlocks(model, role).layer, role.host_update, true)),
+      ahead_of_last_(
+          brings_ahead(model, StageBlocks(model, role).layer, role.host_update, !role.last)),
       stream_(model::stream_bytes(model)),
       shard_(model::stream_shard_bytes(model)),
       shared_(less(1.0, v_.tp)),
@@ -226,55 +258,55 @@ Expr StageMemoryBuilder::kept_before(const Expr& j) const {
 }
 
 /// Layer j in forward, the largest of its segments: the layer's input, what the segments so far
-/// kept, scratch, and the output, which with tensor parallelism takes the place of the input that
-/// was brought together.
+/// kept, scratch, normed inputs that were brought together, and the output.
 Expr StageMemoryBuilder::forward_peak(const Expr& j) const {
   const Expr stored = is_stored(j);
   Expr kept = shard_, full = 0.0, recomputed = 0.0, passed = 0.0;
   for (const SegmentBytes& segment : segments_) {
-    const Expr own = segment.saved + segment.forward + segment.stream;
-    full = max(full, kept + own + stored * segment.cheap);
+    const Expr own = segment.saved + segment.forward;
+    full = max(full, kept + own + segment.forward_streams(stored) + stored * segment.cheap);
     // A recomputed layer has let go of what earlier segments saved, but for its input.
-    const Expr input = &segment == &segments_.front() ? Expr(0.0) : (1.0 - segment.shared) * shard_;
-    recomputed = max(recomputed, shard_ + own + input);
+    const Expr all = own + segment.forward_streams(0.0);
+    const Expr input = &segment == &segments_.front() ? Expr(0.0) : shard_;
+    recomputed = max(recomputed, shard_ + all + input);
     // A frozen one has let go of that, too.
-    passed = max(passed, own + (&segment == &segments_.front() ? shard_ : input));
+    passed = max(passed, all + shard_);
     kept += segment.saved + stored * segment.cheap + shard_;
   }
   const Expr trained = select(is_recomputed(j), recomputed, full);
   return role_.trains_all_layers() ? trained : select(at_most(j, frozen()), passed, trained);
 }
 
-/// The input with which the backward of layer j begins, brought together before it is needed.
+/// The inputs with which the backward of layer j begins, brought together before they are needed.
 Expr StageMemoryBuilder::ahead(const Expr& j) const {
-  if (model_.num_experts == 0) return segments_.back().ahead();
-  return select(is_recomputed(j), segments_.front().ahead(), segments_.back().ahead());
+  return select(less(j, v_.l), ahead_, ahead_of_last_) *
+         select(is_recomputed(j), segments_.front().brought(0.0),
+                segments_.back().brought(is_stored(j)));
 }
 
 /// What is brought together beside the backward of a stage's first block, where the next
 /// microbatch's backward follows: then no input arrives.
 Expr StageMemoryBuilder::ahead_of_next(const Expr& left, const Expr& arriving) const {
-  const SegmentBytes& last = segments_.back();
-  return at_most(left, v_.p) * less(0.0, v_.p) * less(0.0, left) * last.shared *
-         (last.stream - arriving);
+  return at_most(left, v_.p) * less(0.0, v_.p) * less(0.0, left) * max(ahead(v_.l) - arriving, 0.0);
 }
 
 /// Layer j in backward, the largest of its segments: inputs and saved tensors of it and those
-/// before it, scratch, and the gradient of the stream; with tensor parallelism its own and the next
-/// one's input are whole.
+/// before it, scratch, and gradients of the stream; with tensor parallelism its own and the next
+/// one's normed inputs.
 ///
 /// @param next  what is brought together for the next block
 Expr StageMemoryBuilder::backward_peak(const Expr& j, const Expr& next) const {
   const Expr stored = is_stored(j);
   Expr kept = 0.0, backward = 0.0, again = 0.0, beside = next;
   for (const SegmentBytes& segment : segments_) {
-    const Expr beyond_shard = segment.shared * (segment.stream - shard_);
     kept += shard_ + segment.saved + stored * segment.cheap;
-    backward = max(backward, segment.stream + kept + beyond_shard + segment.backward + beside);
+    backward = max(
+        backward, segment.gradients() + kept + segment.brought(stored) + segment.backward + beside);
     // The last segment's output is not made again.
-    again = max(again, segments_.back().stream + kept + segment.forward +
-                           (&segment == &segments_.back() ? beyond_shard : segment.stream));
-    beside = segment.ahead();
+    again = max(again, segments_.back().gradients() + kept + segment.forward +
+                           (&segment == &segments_.back() ? segment.brought(0.0)
+                                                          : segment.forward_streams(0.0)));
+    beside = segment.brought(stored);
   }
   return select(is_recomputed(j), max(backward, again), backward);
 }
@@ -335,13 +367,8 @@ Expr StageMemoryBuilder::forward_streams_ahead(const Expr& j) const {
 Expr StageMemoryBuilder::first_forward() const {
   Expr arriving = 0.0;
   if (!role_.last) {
-    // A lone microbatch's backward comes next; it begins with an input that is whole right now,
-    // unless that is the first of several and so has been overwritten.
-    arriving = at_most(v_.G, 1.0) * shard_;
-    if (segments_.size() > 1)
-      arriving +=
-          (at_most(v_.G, 1.0) - drains_at_once()) * is_recomputed(v_.l) * segments_.front().ahead();
-    arriving = has_backward() * arriving;
+    // A lone microbatch's backward comes next.
+    arriving = has_backward() * at_most(v_.G, 1.0) * shard_;
   }
   const auto layer = [&](const Expr& j) {
     return at_most(1.0, j) * (kept_before(j) + moved(j - 1.0) + forward_peak(j) +
@@ -461,17 +488,17 @@ Expr StageMemoryBuilder::table_gradient() const {
 
 /// Nothing of its microbatch is left but the gradient of the stream.
 Expr StageMemoryBuilder::embedding_backward() const {
-  const Expr one = kept_before(v_.l + 1.0);
+  const Expr one = kept_before(v_.l + 1.0), gradient = stream_ + shared_ * shard_;
   const Expr sent = role_.last ? Expr(0.0) : runs_ahead() * shard_;
   const Expr first =
       v_.p * one + sent +
-      max(stream_ + ahead_of_next(v_.G - 1.0, 0.0) + state_.beside_first_backward(0.0),
+      max(gradient + ahead_of_next(v_.G - 1.0, 0.0) + state_.beside_first_backward(0.0),
           state_.stored_by_embedding());
-  const Expr middle = min(v_.p, v_.G - 2.0) * one + sent + stream_ +
+  const Expr middle = min(v_.p, v_.G - 2.0) * one + sent + gradient +
                       ahead_of_next(min(v_.p, v_.G - 2.0), 0.0) +
                       state_.beside_middle_backward(0.0);
   const Expr last =
-      max(stream_ + state_.beside_last_backward(0.0), state_.stored_last_by_embedding());
+      max(gradient + state_.beside_last_backward(0.0), state_.stored_last_by_embedding());
   return max(last + table_gradient(), max(less(1.0, v_.G) * first, less(2.0, v_.G) * middle));
 }
 
@@ -494,9 +521,7 @@ Expr StageMemoryBuilder::highest_backward() const {
                               backward(j, 0.0, 0.0, true) + last));
     }
     // Of few microbatches none has a staging buffer from the start.
-    const SegmentBytes& next = segments_.back();
-    const Expr gradient =
-        select(less(1.0, j), next.stream + next.shared * (next.stream - shard_), stream_);
+    const Expr gradient = shard_ + less(1.0, j) * ahead(j - 1.0);
     peak = max(peak, less(v_.G, 3.0) * (v_.p * kept_before(v_.l + 1.0) + kept_before(j) +
                                         moved(j - 1.0) + gradient + state_.when_stored(j)));
     return at_most(1.0 + frozen(), j) * at_most(j, v_.l) * peak;
@@ -525,14 +550,9 @@ MemoryExpressions StageMemoryBuilder::build() const {
   }
   if (role_.last) forward = max(forward, head_forward());
   Expr backward = highest_backward();
-  // A lone microbatch's gradient has its place already while the only layer is still updated, and
-  // its input is whole again while the forward is not done.
+  // A lone microbatch's gradient has its place already while the only layer is still updated.
   if (!role_.first && !role_.last) {
-    Expr lone = state_.after_lone_update();
-    if (segments_.size() > 1)
-      lone =
-          max(lone, shared_ * is_recomputed(v_.l) * (1.0 - drains_at_once()) *
-                        (stream_ + segments_.front().ahead() + state_.beside_first_forward(v_.l)));
+    const Expr lone = state_.after_lone_update();
     backward = max(
         backward, has_backward() * at_most(v_.l, 1.0) * at_most(v_.G, 1.0) * (2.0 * shard_ + lone));
   }

@@ -81,7 +81,10 @@ class StageTimeBuilder {
   double weight_bytes_;             ///< of an element
   Expr dense_ = 0.0;                ///< share of layers without experts where others have them
   BlockCosts embedding_, block_, head_;
-  LayerCosts stored_, selective_, recomputed_;
+  struct Layers {
+    LayerCosts stored, selective, recomputed;
+  };
+  Layers layers_, last_;  ///< the last layer of the last stage is never offloaded
   Expr embedding_forward_s_, embedding_backward_s_, head_forward_s_, head_backward_s_;
 };
 
@@ -102,16 +105,22 @@ StageTimeBuilder::StageTimeBuilder(const model::Config& model, const hardware::M
   }
   if (!role.layers) block_ = {};
   head_ = block_costs(model, costs_, blocks_.head);
-  stored_ = layer_costs(model, costs_, model::Recompute::none, dense_);
-  selective_ = layer_costs(model, costs_, model::Recompute::selective, dense_);
-  recomputed_ = layer_costs(model, costs_, model::Recompute::full, dense_);
+  const auto layers = [&](bool moves) {
+    const Expr ahead = brings_ahead(model, blocks_.layer, role.host_update, moves);
+    const auto layer = [&](model::Recompute recompute) {
+      return layer_costs(model, costs_, recompute, dense_, ahead);
+    };
+    return Layers{layer(model::Recompute::none), layer(model::Recompute::selective),
+                  layer(model::Recompute::full)};
+  };
+  layers_ = layers(true);
+  last_ = role.last ? layers(false) : layers_;
   const auto segment_s = [&](SegmentKind kind, Pass pass) { return costs_.segment(kind, pass); };
   using enum price::Collective;
   embedding_forward_s_ = segment_s(SegmentKind::embedding, Pass::forward) +
                          costs_.of_stream(reduce_scatter, SegmentKind::embedding);
-  embedding_backward_s_ = segment_s(SegmentKind::embedding, Pass::backward);
-  if (!role.layers)  // its gradient comes in shards
-    embedding_backward_s_ += costs_.of_stream(all_gather, SegmentKind::embedding);
+  embedding_backward_s_ = costs_.of_stream(all_gather, SegmentKind::embedding) +
+                          segment_s(SegmentKind::embedding, Pass::backward);
   const Expr statistics_bytes = model::segment(model, SegmentKind::head).saved.back().bytes();
   const Expr piece_s = segment_s(SegmentKind::head, Pass::forward) +
                        costs_.collective(all_gather, model::Axis::tp, statistics_bytes);
@@ -120,13 +129,10 @@ StageTimeBuilder::StageTimeBuilder(const model::Config& model, const hardware::M
   // still here; that of the last layer is brought together beside the first piece.
   const Expr pieces = model::head_pieces(model).count;
   const Expr backward_s = segment_s(SegmentKind::head, Pass::backward);
-  head_backward_s_ = (pieces - 1.0) * (piece_s + backward_s);
-  if (role.layers)
-    head_backward_s_ +=
-        costs_.overlapped(backward_s, costs_.of_stream(all_gather, kinds_.back()), 0.0, 0.0) +
-        costs_.gradient_sum(SegmentKind::head, kinds_.back());
-  else
-    head_backward_s_ += backward_s + costs_.of_stream(reduce_scatter, SegmentKind::head);
+  const Expr ahead_s = role.layers ? last_layer(v_.l, v_.k, v_.c).ahead_tp_s : Expr(0.0);
+  head_backward_s_ = costs_.overlapped(backward_s, ahead_s, 0.0, 0.0) +
+                     (pieces - 1.0) * (piece_s + backward_s) +
+                     costs_.of_stream(reduce_scatter, SegmentKind::head);
 }
 
 // --- windows ------------------------------------------------------------------------------------
@@ -154,7 +160,6 @@ Load StageTimeBuilder::forward_load(Microbatch which, const LayerCosts& layer, c
                                     const Expr& last) const {
   Load load{.compute_s = layer.forward_s,
             .tp_s = layer.forward_tp_s,
-            .wait_s = layer.forward_wait_s,
             .out_s = layer.out_s,
             // The last layer of the last stage is needed again at once and never offloaded.
             .write_s = role_.last ? (1.0 - last) * layer.write_s : layer.write_s};
@@ -211,20 +216,19 @@ Expr StageTimeBuilder::layer_s(Direction direction, Microbatch which, const Laye
                                const Expr& first, const Expr& last) const {
   const Expr all_s = window(layer_load(direction, which, layer, first, last));
   if (direction == Direction::forward) return all_s;
-  return all_s -
-         (role_.last ? layer.hidden_tp_s : select(last, layer.arriving_tp_s, layer.hidden_tp_s));
+  return all_s - layer.hidden_tp_s;
 }
 
 LayerCosts StageTimeBuilder::first_layer(const Expr& layers, const Expr& stored,
                                          const Expr& recomputed) const {
-  return select(at_most(layers, recomputed), recomputed_,
-                select(less(0.0, stored), stored_, selective_));
+  return select(at_most(layers, recomputed), layers_.recomputed,
+                select(less(0.0, stored), layers_.stored, layers_.selective));
 }
 
 LayerCosts StageTimeBuilder::last_layer(const Expr& layers, const Expr& stored,
                                         const Expr& recomputed) const {
-  return select(less(0.0, recomputed), recomputed_,
-                select(at_most(layers, stored), stored_, selective_));
+  return select(less(0.0, recomputed), last_.recomputed,
+                select(at_most(layers, stored), last_.stored, last_.selective));
 }
 
 /// Sum over the stage's layers that pass in this direction. Frozen ones have no update, so their
@@ -256,8 +260,8 @@ Expr StageTimeBuilder::over_layers(const Expr& layers, Of&& of) const {
   const Expr recomputed = c - less(0.0, c) - several * at_most(layers, c),
              stored = k - several * less(0.0, k) - at_most(layers, k),
              selective = layers - 1.0 - several - recomputed - stored;
-  return stored * of(stored_, 0.0, 0.0) + selective * of(selective_, 0.0, 0.0) +
-         recomputed * of(recomputed_, 0.0, 0.0) +
+  return stored * of(layers_.stored, 0.0, 0.0) + selective * of(layers_.selective, 0.0, 0.0) +
+         recomputed * of(layers_.recomputed, 0.0, 0.0) +
          several * of(first_layer(layers, k, c), 1.0, 0.0) +
          of(last_layer(layers, k, c), 1.0 - several, 1.0);
 }
@@ -355,8 +359,8 @@ Expr StageTimeBuilder::first_updates_s() const {
 Expr StageTimeBuilder::updates_ahead_s() const {
   if (!role_.layers) return 0.0;
   const Expr window_s =
-      max(layer_s(Direction::forward, Microbatch::first, selective_, 0.0, 0.0) -
-              layer_s(Direction::forward, Microbatch::middle, selective_, 0.0, 0.0),
+      max(layer_s(Direction::forward, Microbatch::first, layers_.selective, 0.0, 0.0) -
+              layer_s(Direction::forward, Microbatch::middle, layers_.selective, 0.0, 0.0),
           0.0);
   const Expr added_s = pass_s(Direction::forward, Microbatch::first) -
                        pass_s(Direction::forward, Microbatch::middle);
@@ -369,7 +373,7 @@ Expr StageTimeBuilder::updates_ahead_s() const {
 /// What a stage recomputes of the layer that takes a gradient, before it needs that.
 Expr StageTimeBuilder::recompute_ahead_s() const {
   if (!role_.layers) return 0.0;
-  return less(0.0, min(v_.c, trained_layers())) * recomputed_.recompute_ahead_s;
+  return less(0.0, min(v_.c, trained_layers())) * last_.recomputed.recompute_ahead_s;
 }
 
 Expr StageTimeBuilder::pass_s(Direction direction, Microbatch which) const {
@@ -474,9 +478,10 @@ void StageTimeBuilder::communication(TimeTerms& terms) const {
     return layer.forward_tp_s + layer.backward_tp_s + layer.inputs_tp_s;
   };
   const Expr c = min(v_.c, trained_layers());
-  terms.communication_s.push_back({"over tp and cp", (trained_layers() - c) * tp_s(selective_) +
-                                                         c * tp_s(recomputed_) +
-                                                         frozen() * selective_.forward_tp_s});
+  terms.communication_s.push_back(
+      {"over tp and cp", (trained_layers() - c) * tp_s(layers_.selective) +
+                             c * tp_s(layers_.recomputed) +
+                             frozen() * layers_.selective.forward_tp_s});
   Load over_dp = (v_.l + trained_layers()) * block_.weights + trained_layers() * block_.grads;
   if (role_.first) over_dp += embedding_.weights + embedding_.grads;
   if (role_.last) over_dp += head_.weights + head_.grads;

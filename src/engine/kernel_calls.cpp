@@ -77,6 +77,7 @@ void KernelCall<Storage>::forward() const {
       return kernels::absorb_queries<Storage>(read, weight, latent, written);
     case OperatorKind::expand_values:
       return kernels::expand_values<Storage>(read, weight, latent, written);
+    case OperatorKind::residual: return kernels::add_residual<Storage>(read, written);
     case OperatorKind::pointwise:
     case OperatorKind::reduce_scatter:
     case OperatorKind::all_gather:
@@ -160,6 +161,7 @@ void KernelCall<Storage>::backward_input() const {
     case OperatorKind::cached_attention:
     case OperatorKind::logits:
     case OperatorKind::cross_entropy:
+    case OperatorKind::residual:
     case OperatorKind::pointwise:
     case OperatorKind::reduce_scatter:
     case OperatorKind::all_gather:

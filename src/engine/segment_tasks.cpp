@@ -158,7 +158,7 @@ void SegmentTasks<Storage>::describe_low(const Operator& op, const model::Adapte
 template <class Storage>
 void SegmentTasks<Storage>::describe(List& list, const model::Config& model, SegmentKind kind,
                                      const plan::Place& place, const model::Split& split) {
-  list.segment = model::segment(model, kind, split.sharing());
+  list.segment = model::segment(model, kind, split.division());
   list.attention = attention_;
   if (split.sharing() == model::Sharing::heads) {
     list.attention.heads /= cp_;
@@ -192,8 +192,17 @@ void SegmentTasks<Storage>::describe(List& list, const model::Config& model, Seg
           op.axes == model::Axis::cp ? place.cp_rank : place.index(op.axes);
   list.forward_runs = model::forward_runs(list.segment, split);
   list.backward_runs = model::backward_runs(list.segment, split);
-  list.cuts_output = list.tensor(TensorId::output).share > 1;
+  list.cuts = list.tensor(TensorId::output).share > 1;
+  const std::vector<TensorId> brought = list.segment.brought();
+  for (std::size_t i = 0; i < brought.size(); ++i)
+    list.tensors[std::size_t(brought[i])].brought = int(i);
   const std::vector<Operator>& operators = list.segment.operators;
+  for (int i = 0; const model::Run& run : list.backward_runs) {
+    for (int call = run.first; call < run.end; ++call)
+      if (list.op(list.segment.backward[std::size_t(call)].op).kind == OperatorKind::experts)
+        list.experts_run = i;
+    ++i;
+  }
   for (int i = 0; i < int(operators.size()); ++i) {
     const Operator& op = list.op(i);
     list.for_output.push_back(
@@ -224,27 +233,25 @@ template <class Storage>
 auto SegmentTasks<Storage>::pass(const Operands& o, bool backward) const -> Pass {
   const List& list = lists_.at(o.task.segment);
   const bool embeds = o.task.segment == SegmentKind::embedding;
-  const bool of_rows =
-      list.cuts_output && !backward && o.task.run + 1 == int(list.forward_runs.size());
   Pass p{.o = o,
          .list = list,
          .block = blocks_.at(o.block()),
-         .rows = embeds ? 0 : stream(o, Role::input).extent_int(0) * (of_rows ? list.ranks : 1),
+         .rows =
+             embeds ? 0 : stream(o, Role::input).extent_int(0) * list.tensor(TensorId::input).share,
          .backward = backward,
          .scratch = o.optional<Storage>(Role::workspace),
          .products = o.optional<Storage>(Role::products),
          .gelu_in_product = false};
-  if (backward && p.products == nullptr) {
+  if (backward && p.products == nullptr && p.scratch != nullptr) {
     p.products = p.scratch;
     p.scratch += list.product_elements;
   }
   if (p.scratch != nullptr)
     p.dequantized = p.scratch + (backward ? list.dequantized_backward : list.dequantized_forward);
   // In a segment that is an MLP alone the norm's output is where the segment's will be, so that the
-  // workspace is free for GELU's: not where that takes its input's place.
+  // workspace is free for GELU's, unless it was gathered there.
   p.gelu_in_product = !backward && list.product_before >= 0 && o.task.segment == SegmentKind::mlp &&
-                      o.task.find(Role::output) &&
-                      o.data<Storage>(Role::output) != o.data<Storage>(Role::input);
+                      o.task.find(Role::output);
   return p;
 }
 
@@ -263,16 +270,17 @@ auto SegmentTasks<Storage>::tensor(const Pass& p, TensorId id) const -> Matrix {
     return p.of_round(p.o.task.find(Role::output)
                           ? stream(p.o, Role::output)
                           : rows(p.scratch, p.all_rows / p.list.tensor(id).share, hidden_));
-  if (p.list.ranks == 1 && p.list.segment.tensor(id).summed) {  // where the one rank's sum is
-    const auto sum = std::ranges::find(p.list.segment.operators, id, &Operator::read);
-    return this->tensor(p, sum->written);
-  }
+  if (id == p.list.segment.terms) return this->tensor(p, TensorId::output);
   if (const TensorId all = p.list.segment.tensor(id).rows_of; all != id)
     return own_rows(p, id, this->tensor(p, all));
   const Tensor& tensor = p.list.tensor(id);
   if (keeps(p, id))
     return rows(p.o.template data<Storage>(Role::saved, tensor.saved) + skipped(p, tensor),
                 num_rows(p, tensor), tensor.columns);
+  if (tensor.brought >= 0) {  // a backward that makes nothing of it again may do without
+    if (!p.o.task.find(Role::normed, tensor.brought)) return {};
+    return p.of_round(stream(p.o, Role::normed, tensor.brought));
+  }
   if (p.gelu_in_product && id == p.list.op(p.list.product_before).read)
     return stream(p.o, Role::output);
   return rows(
@@ -298,7 +306,7 @@ auto SegmentTasks<Storage>::own_rows(const Pass& p, TensorId id, const Matrix& a
     -> Matrix {
   const Tensor& tensor = p.list.tensor(id);
   const int count = num_rows(p, tensor);
-  if (count == all.extent_int(0)) return all;
+  if (count == all.extent_int(0) || all.data() == nullptr) return all;
   return Matrix(all.data() + std::size_t(tensor.rank * count) * all.stride(0), std::size_t(count),
                 all.extent(1), all.stride(0));
 }
@@ -448,7 +456,7 @@ auto SegmentTasks<Storage>::call(const Pass& p, const Operator& op) const -> Cal
   if (op.queries) c.keys = tensor(p, op.read);
   if (op.kind == OperatorKind::logits)
     c.logits = rows(p.o.data(Role::output), p.rows, rows_of_table_);
-  else if (!p.backward || op.written != TensorId::output)
+  else if (!p.backward || op.written != p.list.segment.terms)
     c.written = tensor(p, op.written);
   if (op.kind == OperatorKind::cached_attention)
     c.cache = {.data = p.o.template data<Storage>(Role::cache),
@@ -725,8 +733,9 @@ void SegmentTasks<Storage>::forward(const Operands& o, const StepScalars& step) 
   const Pass p = pass(o, false);
   const bool wanted = o.task.find(Role::output) != nullptr;
   const SegmentKind kind = o.task.segment;
+  const TensorId terms = p.list.segment.terms;
   const bool adds =
-      kind != SegmentKind::embedding && kind != SegmentKind::head && adds_to(p, TensorId::output);
+      kind != SegmentKind::embedding && kind != SegmentKind::head && terms == TensorId::output;
   ConstMatrix sum = adds ? ConstMatrix(stream(o, Role::input)) : ConstMatrix();
   const model::Run& run = p.list.forward_runs[o.task.run];
   for (int i = run.first; i < run.end; ++i) {
@@ -765,13 +774,13 @@ void SegmentTasks<Storage>::forward(const Operands& o, const StepScalars& step) 
       for_modules(p, op, c, [&](const Call& product) { product.forward_with_gelu(activated); });
       continue;
     }
-    if (op.written == TensorId::output && wanted) c.residual = sum;
+    if (op.written == terms && wanted) c.residual = sum;
     run_forward(p, op, c, false);
     if (op.kind == OperatorKind::choose_experts) {
       count_loads(p);
-      if (needs_rounds(p)) return forward_in_rounds(p, i, wanted ? sum : ConstMatrix());
+      if (needs_rounds(p)) return forward_in_rounds(p, i, run.end, wanted ? sum : ConstMatrix());
     }
-    if (op.written == TensorId::output) sum = c.written;
+    if (op.written == terms) sum = c.written;
   }
 }
 
@@ -828,26 +837,28 @@ void SegmentTasks<Storage>::make_of_round(const Pass& q, int last) const {
   for (int i = 0; i <= last; ++i) {
     const Operator& op = q.list.op(i);
     const bool routes = model::makes_logits(op.kind) || op.kind == OperatorKind::choose_experts;
-    if (!routes && !model::is_epilogue(op.kind) && !lasts(q, op.written))
+    if (!routes && !model::is_epilogue(op.kind) && !model::is_exchange(op.kind) &&
+        !lasts(q, op.written))
       run_forward(q, op, call(q, op), model::is_norm(op.kind));
   }
 }
 
 /// @param choice  index of the choice of experts, behind which nothing is made so far
+/// @param end     of the run
 /// @param sum     added to the output, of all tokens
 template <class Storage>
-void SegmentTasks<Storage>::forward_in_rounds(const Pass& p, int choice,
+void SegmentTasks<Storage>::forward_in_rounds(const Pass& p, int choice, int end,
                                               const ConstMatrix& sum) const {
   const bool wanted = p.o.task.find(Role::output) != nullptr;
   for_rounds(p, [&](const Pass& q) {
     loads_.rounds += q.first_row > 0 && p.o.task.operation == Operation::forward;
     make_of_round(q, choice);
     ConstMatrix before = sum.data() != nullptr ? q.of_round(sum) : ConstMatrix();
-    for (int i = choice + 1; i < int(p.list.segment.operators.size()); ++i) {
+    for (int i = choice + 1; i < end; ++i) {
       const Operator& op = p.list.op(i);
       if (model::is_epilogue(op.kind) || (!wanted && p.list.for_output[i])) continue;
       Call c = call(q, op);
-      if (op.written == TensorId::output) c.residual = std::exchange(before, c.written);
+      if (op.written == p.list.segment.terms) c.residual = std::exchange(before, c.written);
       run_forward(q, op, c, false);
     }
   });
@@ -892,25 +903,28 @@ void SegmentTasks<Storage>::for_losses(const Operands& o, const StepScalars& ste
 }
 
 /// In two parts the first one leaves gradients of linear layers to the second, and what these need
-/// in a buffer of its own: each kernel reads the same numbers as in one. What comes past the
-/// branches is the first rank's to pass on; after the first norm the gradient holds its part.
+/// in a buffer of its own: each kernel reads the same numbers as in one. The gradient of the stream
+/// goes past the branches too, but for the head.
 template <class Storage>
 void SegmentTasks<Storage>::backward(const Operands& o, const StepScalars& step) const {
   Pass p = pass(o, true);
-  if (needs_rounds(p)) return backward_in_rounds(p, step);
-  if (p.list.may_take_rounds) begin_experts_gradients(p);
   const std::vector<model::BackwardCall>& calls = p.list.segment.backward;
   const model::Run run =
       makes_input(o) ? p.list.backward_runs[o.task.run] : model::Run{0, int(calls.size())};
+  if (!makes_input(o) || o.task.run == p.list.experts_run) {
+    if (needs_rounds(p)) return backward_in_rounds(p, run, step);
+    if (p.list.may_take_rounds) begin_experts_gradients(p);
+  }
   const bool begun =
       std::any_of(calls.begin(), calls.begin() + run.first, [&](const model::BackwardCall& call) {
         return !call.again && p.list.op(call.op).read == TensorId::input;
       });
   Backward shared{
       .step = step, .sum = {}, .made = std::vector<char>(p.list.segment.operators.size())};
-  if (begun)
+  const bool cuts = p.list.cuts && makes_input(o) && o.task.find(Role::output);
+  if (begun || cuts)
     shared.sum = gradient(p, TensorId::input);
-  else if (p.list.rank == 0 && o.task.segment != SegmentKind::head && makes_input(o))
+  else if (!p.list.cuts && o.task.segment != SegmentKind::head && makes_input(o))
     shared.sum = stream(o, Role::gradient);
   for (int i = run.first; i < run.end; ++i) {
     const model::BackwardCall& called = calls[i];
@@ -977,7 +991,8 @@ void SegmentTasks<Storage>::begin_experts_gradients(Pass& p) const {
 /// of its last round, so all of it is made again. The first part of a split backward makes the
 /// gradients of weights too.
 template <class Storage>
-void SegmentTasks<Storage>::backward_in_rounds(const Pass& p, const StepScalars& step) const {
+void SegmentTasks<Storage>::backward_in_rounds(const Pass& p, const model::Run& run,
+                                               const StepScalars& step) const {
   if (!makes_input(p.o)) return;
   const std::vector<Operator>& operators = p.list.segment.operators;
   const auto products = std::ranges::find(operators, OperatorKind::experts, &Operator::kind);
@@ -986,13 +1001,14 @@ void SegmentTasks<Storage>::backward_in_rounds(const Pass& p, const StepScalars&
   for_rounds(p, [&](const Pass& q) {
     Backward round{
         .step = step, .sum = {}, .made = std::vector<char>(p.list.segment.operators.size())};
-    if (p.list.rank == 0) round.sum = q.of_round(stream(p.o, Role::gradient));
+    if (!p.list.cuts) round.sum = q.of_round(stream(p.o, Role::gradient));
     make_of_round(q, int(behind - operators.begin()) - 1);
     for (auto op = behind; op != operators.end(); ++op)
       if (op->part == Part::lora_a && q.list.tensor(op->written).held)
         for (const Operator* const made : {&*behind, &*op})
           run_forward(q, *made, call(q, *made), false);
-    for (const model::BackwardCall& called : p.list.segment.backward) {
+    for (int i = run.first; i < run.end; ++i) {
+      const model::BackwardCall& called = p.list.segment.backward[std::size_t(i)];
       const TensorId written = p.list.op(called.op).written;
       if (!called.again || (!lasts(q, written) && round.made[std::size_t(called.op)] == 0))
         run_backward(q, called, round);

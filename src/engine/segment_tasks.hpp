@@ -45,6 +45,7 @@ class SegmentTasks {
     int rank = 0;       ///< which of them this one is
     int copies = 1;     ///< rows for each of this rank's tokens
     bool held = false;  ///< has rows of the experts that this rank holds
+    int brought = -1;   ///< index among the operands of Role::normed
     std::int64_t forward_offset = 0, backward_offset = 0, again_offset = 0;
   };
   /// A segment's list with all that a task asks of it.
@@ -57,7 +58,8 @@ class SegmentTasks {
     std::int64_t product_elements = 0;
     std::int64_t dequantized_forward = 0, dequantized_backward = 0;  ///< its place in the scratch
     std::vector<model::Run> forward_runs, backward_runs;
-    bool cuts_output = false;      ///< the last run makes this rank's rows of the output
+    bool cuts = false;             ///< input and output are this rank's rows
+    int experts_run = 0;           ///< of the backward, in which products of experts are
     model::TensorId routes = {};   ///< of copies of tokens, where there are experts
     std::vector<bool> for_output;  ///< operators not needed if nobody reads the output
     // GELU, and the products next to it that kernels may take with it; -1: none.
@@ -109,9 +111,10 @@ class SegmentTasks {
   void describe_low(const model::Operator& op, const model::Adapter& adapter);
   Pass pass(const Operands& o, bool backward) const;
 
-  Matrix stream(const Operands& o, schedule::Role role) const {
+  Matrix stream(const Operands& o, schedule::Role role, int index = 0) const {
     const auto row_bytes = std::int64_t(std::size_t(hidden_) * sizeof(Storage));
-    return rows(o.data<Storage>(role), int(o.task.at(role).bytes / row_bytes), hidden_);
+    return rows(o.data<Storage>(role, index), int(o.task.at(role, index).bytes / row_bytes),
+                hidden_);
   }
   kernels::ConstTokens tokens(const Operands& o, schedule::Role role) const {
     return {o.data<std::int32_t>(role), std::size_t(o.elements(role))};
@@ -154,10 +157,11 @@ class SegmentTasks {
   }
   /// Whether a pass keeps a tensor of all tokens, not of the last round.
   bool lasts(const Pass& p, model::TensorId id) const {
-    return keeps(p, id) && !p.list.tensor(id).held;
+    return (keeps(p, id) || p.list.tensor(p.list.segment.tensor(id).rows_of).brought >= 0) &&
+           !p.list.tensor(id).held;
   }
   void make_of_round(const Pass& q, int last) const;
-  void forward_in_rounds(const Pass& p, int choice, const ConstMatrix& sum) const;
+  void forward_in_rounds(const Pass& p, int choice, int end, const ConstMatrix& sum) const;
   void begin_experts_gradients(Pass& p) const;
   /// State that the calls of a backward share.
   struct Backward {
@@ -166,7 +170,7 @@ class SegmentTasks {
     std::vector<char> made;  ///< outputs made again here
   };
   void run_backward(const Pass& p, const model::BackwardCall& called, Backward& shared) const;
-  void backward_in_rounds(const Pass& p, const StepScalars& step) const;
+  void backward_in_rounds(const Pass& p, const model::Run& run, const StepScalars& step) const;
 
   int tp_, tp_rank_;
   int hidden_;

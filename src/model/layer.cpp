@@ -118,10 +118,12 @@ class Derivation {
   std::vector<int> readers(TensorId id) const;
   Expr scratch_elements(TensorId id) const;
   void make_again(TensorId id, bool for_weights);
+  void make_read_again(TensorId id, bool for_weights);
   void make_gradient(TensorId id);
 
   Segment& s_;
-  std::vector<bool> done_;  ///< tensors whose gradients are made
+  std::vector<bool> done_;     ///< tensors whose gradients are made
+  bool brings_again_ = false;  ///< a backward needs what the forward brought together
 };
 
 /// Whether a backward can make it again: by the kernel that first writes it.
@@ -132,6 +134,7 @@ bool Derivation::is_cheap(TensorId id) const {
 
 /// Whether a forward holds it in scratch, unless it is kept.
 bool Derivation::in_forward_scratch(TensorId id) const {
+  if (s_.tensor(id).brought || id == s_.terms) return false;
   return is_cheap(id) || (!is_end(id) && std::ranges::count(s_.saved, id, &Saved::tensor) == 0);
 }
 
@@ -162,10 +165,13 @@ std::vector<TensorId> Derivation::needed_by(const Operator& op) const {
 void Derivation::describe() {
   for (std::size_t i = 0; i < s_.tensors.size(); ++i)
     s_.tensors[i].gradient_of = s_.tensors[i].rows_of = TensorId(i);
+  for (const Operator& op : s_.operators)
+    if (op.kind == OperatorKind::reduce_scatter && op.written == TensorId::output)
+      s_.terms = op.read;
   for (Operator& op : s_.operators) {
     const KernelRule& kernel = rule(op.kind);
     Tensor& tensor = s_.tensor(op.written);
-    const bool to_output = op.written == TensorId::output;
+    const bool to_output = op.written == TensorId::output || op.written == s_.terms;
     if (is_product(op.kind) && !to_output) tensor.gradient = Tensor::Gradient::products;
     if (op.in_place() && kernel.needs(Need::written)) tensor.gradient = Tensor::Gradient::in_place;
     // A norm turns the gradient of its output into that of a product's in its place.
@@ -173,7 +179,10 @@ void Derivation::describe() {
       tensor.gradient_of = op.read;
     if (op.kind == OperatorKind::reduce_scatter) {
       s_.tensor(op.read).summed = true;
-      tensor.gradient_of = op.read;  // rows of it
+      if (op.read == s_.terms)
+        s_.tensor(op.read).gradient_of = TensorId::output;
+      else
+        tensor.gradient_of = op.read;  // rows of it
     }
     if (op.kind == OperatorKind::all_gather) {
       Tensor& rows = s_.tensor(op.read);
@@ -187,11 +196,12 @@ void Derivation::describe() {
                                                            !is_epilogue(before.kind);
                                                   }),
             Failure::bug, "'{}' comes behind the output", op.name);
-    op.output_only = to_output && (is_product(op.kind) || op.kind == OperatorKind::combine);
+    op.output_only = to_output && (is_product(op.kind) || op.kind == OperatorKind::combine ||
+                                   op.kind == OperatorKind::residual);
     op.again = of_layer() && is_cheap(op.written) && kernel.cheap;
   }
   for (Operator& op : s_.operators)
-    if (is_product(op.kind) && op.written != TensorId::output)
+    if (is_product(op.kind) && op.written != TensorId::output && op.written != s_.terms)
       op.output_only = std::ranges::all_of(s_.operators, [&](const Operator& reader) {
         return reader.read != op.written || is_epilogue(reader.kind) ||
                (reader.kind == OperatorKind::combine && reader.output_only);
@@ -225,7 +235,7 @@ void Derivation::save() {
 void Derivation::mark_for_weights(TensorId id) {
   const auto saved = std::ranges::find(s_.saved, id, &Saved::tensor);
   if (saved != s_.saved.end()) saved->for_weights = true;
-  if (!is_cheap(id)) return;
+  if (!is_cheap(id) || s_.tensor(id).brought) return;
   for (const Operator& op : s_.operators) {
     if (op.written != id || op.in_place()) continue;
     for (const TensorId needed : needed_by(op)) mark_for_weights(needed);
@@ -237,21 +247,31 @@ void Derivation::mark_for_weights(TensorId id) {
 std::vector<int> Derivation::readers(TensorId id) const {
   std::vector<int> indices;
   for (int i = 0; i < int(s_.operators.size()); ++i)
-    if (op(i).read == id && !op(i).in_place() && !is_epilogue(op(i).kind)) indices.push_back(i);
+    if (op(i).read == id && !op(i).in_place() && !is_epilogue(op(i).kind) &&
+        op(i).kind != OperatorKind::residual)
+      indices.push_back(i);
   return indices;
+}
+
+/// Makes a tensor again where it is read, or with others before all else.
+void Derivation::make_read_again(TensorId id, bool for_weights) {
+  if (s_.tensor(id).brought)
+    brings_again_ = true;
+  else
+    make_again(id, for_weights);
 }
 
 /// Repeats the operators that write a cheap tensor, and those that make what they read.
 void Derivation::make_again(TensorId id, bool for_weights) {
   for (int i = 0; i < int(s_.operators.size()); ++i) {
     if (op(i).written != id || is_epilogue(op(i).kind)) continue;
-    if (!op(i).in_place() && is_cheap(op(i).read)) make_again(op(i).read, for_weights);
+    if (!op(i).in_place() && is_cheap(op(i).read)) make_read_again(op(i).read, for_weights);
     s_.backward.push_back({i, true, for_weights});
   }
 }
 
 void Derivation::make_gradient(TensorId id) {
-  if (id == TensorId::output || done_[std::size_t(id)]) return;
+  if (id == TensorId::output || id == s_.terms || done_[std::size_t(id)]) return;
   done_[std::size_t(id)] = true;
   const std::vector<int> all = readers(id);
   if (id == TensorId::input) {
@@ -272,6 +292,7 @@ void Derivation::make_gradient(TensorId id) {
       return is_product(op(reader).kind) == products && rule(op(reader).kind).needs(Need::read);
     };
     if (!is_cheap(id) || std::ranges::none_of(all, needs)) return;
+    if (s_.tensor(id).brought) return make_read_again(id, products);
     // A router, which comes first, needs its input no more when it writes the gradient there.
     if (!products && s_.tensor(id).gradient_of == id &&
         op(all.front()).kind != OperatorKind::router) {
@@ -296,6 +317,10 @@ void Derivation::order_backward() {
   for (const Operator& op : s_.operators)
     if (is_product(op.kind)) make_gradient(op.written);
   make_gradient(TensorId::input);
+  if (!brings_again_) return;
+  const std::vector<BackwardCall> rest = std::exchange(s_.backward, {});
+  for (const TensorId id : s_.brought()) make_again(id, false);
+  s_.backward.insert(s_.backward.end(), rest.begin(), rest.end());
 }
 
 void Derivation::place_forward() {
@@ -304,10 +329,7 @@ void Derivation::place_forward() {
     const TensorId made = s_.tensor(op(i).written).rows_of;
     if (in_forward_scratch(made) && !scratch.holds(made)) {
       const Tensor& tensor = s_.tensor(made);
-      // One rank's sum is made where its rows are kept.
-      const Expr elements =
-          tensor.summed ? less(1.0, sum_ranks(s_.kind)) * tensor.elements() : tensor.elements();
-      s_.tensor(made).forward_offset = scratch.place(made, elements);
+      s_.tensor(made).forward_offset = scratch.place(made, tensor.elements());
     }
     const std::vector<int> last = readers(op(i).read);
     if (!last.empty() && last.back() == i) scratch.free(op(i).read);
@@ -336,6 +358,7 @@ void Derivation::place_backward() {
     const Tensor& read = s_.tensor(done.read);
     if (call.again) {
       const TensorId made = s_.tensor(done.written).rows_of;
+      if (s_.tensor(made).brought) continue;
       const Expr end = place(made, s_.tensor(made).apart);
       if (call.for_weights) of_weights = of_weights ? max(*of_weights, end) : end;
     } else if (!call.for_weights) {
@@ -424,6 +447,14 @@ std::vector<Run> forward_runs(const Segment& segment, const Split& split) {
 std::vector<Run> backward_runs(const Segment& segment, const Split& split) {
   return runs(int(segment.backward.size()), split,
               [&](int i) -> const Operator& { return segment.operators[segment.backward[i].op]; });
+}
+
+std::vector<TensorId> Segment::brought() const {
+  std::vector<TensorId> ids;
+  for (const Operator& op : operators)
+    if (op.kind == OperatorKind::all_gather && tensor(op.written).brought)
+      ids.push_back(op.written);
+  return ids;
 }
 
 void derive(Segment& segment) {

@@ -108,8 +108,8 @@ static_assert(in_order(activations, &ActivationRow::mlp));
 /// from its input to the inner tensors, then what these add to the stream.
 class SegmentList {
  public:
-  SegmentList(const Config& m, SegmentKind kind, Sharing sharing)
-      : SegmentList(m, kind, sharing,
+  SegmentList(const Config& m, SegmentKind kind, Division division)
+      : SegmentList(m, kind, division,
                     m.frozen_parameters.empty() && m.quantization == Quantization::none
                         ? std::vector<Block>()
                         : blocks(m)) {}
@@ -119,15 +119,24 @@ class SegmentList {
   Segment head();
 
  private:
-  SegmentList(const Config& m, SegmentKind kind, Sharing sharing, const std::vector<Block>& blocks)
-      : m_(m), s_(m, kind), trained_(m, blocks), sharing_(sharing), segment_{.kind = kind} {
+  SegmentList(const Config& m, SegmentKind kind, Division division,
+              const std::vector<Block>& blocks)
+      : m_(m),
+        s_(m, kind),
+        trained_(m, blocks),
+        sharing_(division.sharing),
+        cuts_tokens_(kind != SegmentKind::embedding && kind != SegmentKind::head &&
+                     division.axes.meets(sum_axes(kind))),
+        segment_{.kind = kind} {
     segment_.activation_bytes = activation_bytes(m.precision);
     if (m.quantization != Quantization::none)
       for (const Parameter& one : blocks.at(1).parameters)
         if (one.quantization != Quantization::none) quantized_.push_back(one.id.module);
     if (kind == SegmentKind::head) s_.tokens = head_pieces(m).tokens;
-    activation("input", s_.hidden);
-    activation("output", s_.hidden);
+    for (const char* end : {"input", "output"}) {
+      const TensorId id = activation(end, s_.hidden);
+      if (cuts_tokens_) cut(id);
+    }
   }
 
   TensorId tensor(std::string name, Expr rows, Expr columns, int element_bytes) {
@@ -194,6 +203,7 @@ class SegmentList {
   TensorId to_tokens(const std::string& name, TensorId read);
   TensorId gathered_keys(TensorId qkv);
   TensorId normed(const std::string& name, Module module);
+  TensorId exchanged(const std::string& name, TensorId normed);
   TensorId qkv(TensorId normed);
   TensorId down(const std::string& name, TensorId normed, Module module, Module norm, int rank);
   TensorId latent_qkv(TensorId normed);
@@ -227,6 +237,7 @@ class SegmentList {
   Sizes s_;
   TrainedShares trained_;
   Sharing sharing_;
+  bool cuts_tokens_;  ///< norms and residuals are of this rank's rows
   std::vector<Module> quantized_;
   Segment segment_;
   TensorId routes_ = {}, gates_ = {};  ///< of the tokens' copies
@@ -374,10 +385,21 @@ TensorId SegmentList::gathered_keys(TensorId qkv) {
   return all;
 }
 
-/// The normed input.
+/// The normed input. If several ranks sum the output, each one norms its rows of it.
 TensorId SegmentList::normed(const std::string& name, Module module) {
   const TensorId out = activation(name + ".out", s_.hidden);
-  norm(name, module, TensorId::input, out);
+  const TensorId made = cuts_tokens_ ? activation(name + ".rows", s_.hidden) : out;
+  if (cuts_tokens_) cut(made);
+  norm(name, module, TensorId::input, made);
+  if (cuts_tokens_) {
+    exchange("gather " + name, OperatorKind::all_gather, made, out, sum_axes(segment_.kind));
+    segment_.tensor(out).brought = true;
+  }
+  return out;
+}
+
+/// The same after tests' exchanges.
+TensorId SegmentList::exchanged(const std::string& name, TensorId out) {
   if (!m_.exchanges_normed) return out;
   const TensorId there = activation(name + ".there", s_.hidden);
   const TensorId back = activation(name + ".back", s_.hidden);
@@ -657,12 +679,17 @@ Segment SegmentList::layer() {
   };
   std::vector<Branch> branches;
   std::vector<Module> outs;
-  TensorId normed_input =
-      normed(attends(kind) ? "norm1" : "norm2", attends(kind) ? Module::norm1 : Module::norm2);
-  if (attends(kind))
+  const bool attention_first = attends(kind), two = parallel && m_.layer_norms == 2;
+  const std::string first = attention_first ? "norm1" : "norm2";
+  TensorId normed_input = normed(first, attention_first ? Module::norm1 : Module::norm2);
+  // All that is gathered comes first.
+  std::optional<TensorId> second;
+  if (two && cuts_tokens_) second = normed("norm2", Module::norm2);
+  normed_input = exchanged(first, normed_input);
+  if (attention_first)
     branches.push_back(
         {attention(normed_input), Module::attention_out, Module::post_norm1, "post_norm1"});
-  if (parallel && m_.layer_norms == 2) normed_input = normed("norm2", Module::norm2);
+  if (two) normed_input = exchanged("norm2", second ? *second : normed("norm2", Module::norm2));
   if (kind == SegmentKind::experts) {
     branches.push_back(
         {experts(normed_input), Module::experts_out, Module::post_norm2, "post_norm2"});
@@ -680,8 +707,12 @@ Segment SegmentList::layer() {
         {mlp(normed_input, inner), Module::mlp_out, Module::post_norm2, "post_norm2"});
   }
   for (const Branch& branch : branches) outs.push_back(branch.out);
-  if (m_.post_norms()) cut(TensorId::output);
-  epilogue("residual", TensorId::input, TensorId::output, outs);
+  const bool sums = cuts_tokens_ && !m_.post_norms();
+  const TensorId end = sums ? activation("terms", s_.hidden) : TensorId::output;
+  if (!sums)
+    epilogue("residual", TensorId::input, TensorId::output, outs);
+  else if (m_.linear_bias)
+    epilogue("out bias", end, end, outs);
   for (const Branch& branch : branches) {
     const auto out = [&](TensorId written) {
       if (branch.out == Module::experts_out) return combine(branch.inner, written);
@@ -689,17 +720,26 @@ Segment SegmentList::layer() {
       adapt(branch.name, branch.inner, written, {{branch.out, s_.hidden}});
     };
     if (!m_.post_norms()) {
-      out(TensorId::output);
+      out(end);
       continue;
     }
-    // A norm needs whole sums, so each rank norms its rows of them.
+    // A norm needs whole sums, so each of several ranks norms its rows of them.
     const std::string name = branch.norm_name;
-    const TensorId terms = activation(name + ".terms", s_.hidden);
-    const TensorId sums = activation(name + ".in", s_.hidden);
-    cut(sums);
+    const TensorId read = activation(name + ".in", s_.hidden);
+    const TensorId terms = cuts_tokens_ ? activation(name + ".terms", s_.hidden) : read;
     out(terms);
-    exchange("sum", OperatorKind::reduce_scatter, terms, sums, sum_axes(kind));
-    norm(name, branch.post_norm, sums, TensorId::output);
+    if (cuts_tokens_) {
+      cut(read);
+      exchange("sum", OperatorKind::reduce_scatter, terms, read, sum_axes(kind));
+    }
+    norm(name, branch.post_norm, read, TensorId::output);
+  }
+  if (sums) {
+    exchange("sum", OperatorKind::reduce_scatter, end, TensorId::output, sum_axes(kind));
+    const Tensor& rows = segment_.tensor(TensorId::output);
+    streaming("residual", OperatorKind::residual, TensorId::input, TensorId::output,
+              {rows.rows, rows.columns}, rows.elements())
+        .backward_flops = 0.0;
   }
   return derived();
 }
@@ -739,8 +779,8 @@ const char* name(SegmentKind kind) {
   return "";
 }
 
-Segment segment(const Config& config, SegmentKind kind, Sharing sharing) {
-  SegmentList list(config, kind, sharing);
+Segment segment(const Config& config, SegmentKind kind, Division division) {
+  SegmentList list(config, kind, division);
   switch (kind) {
     case SegmentKind::embedding: return list.embedding();
     case SegmentKind::head: return list.head();
@@ -773,14 +813,14 @@ std::vector<SegmentKind> segment_kinds(const Config& config) {
 }
 
 std::vector<Kept> kept_tensors(const Config& config, Recompute recompute, LayerKind layer,
-                               Sharing sharing) {
+                               Division division) {
   const Expr input = stream_shard_bytes(config);
   std::vector<SegmentKind> kinds = segment_kinds(config, BlockKind::layer, layer);
   if (recompute == Recompute::full) return {{kinds.front(), -1, input}};
   std::vector<Kept> kept;
   std::ranges::reverse(kinds);
   for (SegmentKind kind : kinds) {
-    const Segment described = segment(config, kind, sharing);
+    const Segment described = segment(config, kind, division);
     for (std::size_t i = 0; i < described.saved.size(); ++i)
       if (recompute == Recompute::none || !described.saved[i].cheap)
         kept.push_back({kind, int(i), described.saved[i].bytes()});

@@ -220,6 +220,7 @@ double operator_s(const model::Config& model, const hardware::Profile& profile,
                   const model::Operator& op, Pass pass, const Values& values) {
   if (model::is_exchange(op.kind)) return 0.0;  // a collective has the price
   const bool forward = pass == Pass::forward || pass == Pass::recompute;
+  if (!forward && op.kind == model::OperatorKind::residual) return 0.0;
   const double whole_s = operator_time(model, profile, op, !forward, values).seconds;
   const double dequantize_s = dequantize_time(model, profile, op, values).seconds;
   if (forward) return dequantize_s + whole_s;
@@ -236,6 +237,11 @@ double operator_s(const model::Config& model, const hardware::Profile& profile,
   }
 }
 
+/// Whether a backward makes an operator's output again before the segment computes.
+bool is_brought(const model::Segment& segment, const model::Operator& op) {
+  return segment.tensor(segment.tensor(op.written).rows_of).brought && model::is_norm(op.kind);
+}
+
 /// Whether an operator belongs to a run of its segment's pass: its backward to the run of the first
 /// call that reads the gradient of its output.
 bool in_run(const model::Segment& segment, Pass pass, const model::Run& run, int op) {
@@ -248,16 +254,23 @@ bool in_run(const model::Segment& segment, Pass pass, const model::Run& run, int
   return run.first <= index && index < run.end;
 }
 
+/// Whether a run of a backward makes an operator's output again.
+bool makes_again(const model::Segment& segment, const model::Run& run, int op) {
+  return std::any_of(segment.backward.begin() + run.first, segment.backward.begin() + run.end,
+                     [&](const model::BackwardCall& call) { return call.again && call.op == op; });
+}
+
 }  // namespace
 
 double segment_s(const model::Config& model, const hardware::Profile& profile,
                  model::SegmentKind kind, Pass pass, const model::Split& split, int run) {
-  const model::Segment segment = model::segment(model, kind, split.sharing());
+  const model::Segment segment = model::segment(model, kind, split.division());
   const Values values = split.values();
   const bool forward = pass == Pass::forward || pass == Pass::recompute;
   const std::vector<model::Run> runs =
       forward ? model::forward_runs(segment, split) : model::backward_runs(segment, split);
   const bool all = run == all_runs || runs.size() == 1;
+  const bool of_weights = pass == Pass::backward_weights || pass == Pass::stored_backward_weights;
   // Where a layer's last segment is recomputed nobody reads its output.
   const bool no_output =
       pass == Pass::recompute && (!model::attends(kind) || kind == model::SegmentKind::parallel);
@@ -265,6 +278,16 @@ double segment_s(const model::Config& model, const hardware::Profile& profile,
   for (int i = 0; i < int(segment.operators.size()); ++i) {
     const model::Operator& op = segment.operators[i];
     if (no_output && op.output_only) continue;
+    if (!forward && is_brought(segment, op)) {
+      if (of_weights) continue;
+      const model::Run now =
+          all ? model::Run{0, int(segment.backward.size())} : runs[std::size_t(run)];
+      if (pass != Pass::stored_backward && makes_again(segment, now, i))
+        sum_s += again_s(model, profile, op, values);
+      if (in_run(segment, pass, now, i))
+        sum_s += operator_s(model, profile, op, Pass::stored_backward, values);
+      continue;
+    }
     if (!all && !in_run(segment, pass, runs.at(std::size_t(run)), i)) continue;
     sum_s += operator_s(model, profile, op, pass, values);
   }
@@ -356,7 +379,7 @@ std::vector<OperatorPrice> operator_prices(const plan::Plan& plan, const model::
     Values values = s.split().values();
     values.emplace("dp", s.dp);
     for (const model::SegmentKind kind : model::segment_kinds(model))
-      for (const model::Operator& op : model::segment(model, kind, s.split().sharing()).operators) {
+      for (const model::Operator& op : model::segment(model, kind, s.split().division()).operators) {
         if (model::is_exchange(op.kind)) continue;
         if (op.quantized) {
           const hardware::Time time = dequantize_time(model, profile, op, values);

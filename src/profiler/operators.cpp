@@ -89,8 +89,8 @@ class Choice {
   Choice(const model::Config& model, const Shapes& shapes, const Limits& limits)
       : model_(model), shapes_(shapes), limits_(limits) {}
 
-  /// @param sharing  the operator is of the list for splits of this kind
-  void add(const model::Operator& op, model::Sharing sharing);
+  /// @param division  the operator is of the list for splits of this one
+  void add(const model::Operator& op, const model::Division& division);
   void add(const Pass& pass);
   void add_update();
   Chosen chosen() { return std::move(chosen_); }
@@ -120,11 +120,11 @@ bool Choice::is_of_use(const model::Operator& op, const Values& values) const {
   return fp32_share * op.forward_bytes.evaluate(values) <= double(limits_.memory_bytes);
 }
 
-void Choice::add(const model::Operator& op, model::Sharing sharing) {
+void Choice::add(const model::Operator& op, const model::Division& division) {
   std::int64_t least_bytes = std::numeric_limits<std::int64_t>::max();
   bool of_use = false;
   for (const Split& split : shapes_.splits) {
-    if (split.sharing() != sharing) continue;
+    if (split.division() != division) continue;
     const Values values = split.values();
     const auto dims = whole_dims(op, values);
     if (!dims || !is_of_use(op, values)) continue;
@@ -231,10 +231,12 @@ Chosen choose_operators(const model::Config& model, const Shapes& shapes, const 
   Choice choice(model, shapes, limits);
   for (const Pass& pass : shapes.passes) choice.add(pass);
   if (shapes.splits.empty()) return choice.chosen();
-  for (const model::Sharing sharing : model::all_sharings)
+  std::set<model::Division> divisions;
+  for (const Split& split : shapes.splits) divisions.insert(split.division());
+  for (const model::Division& division : divisions)
     for (SegmentKind kind : model::segment_kinds(model))
-      for (const model::Operator& op : model::segment(model, kind, sharing).operators)
-        if (!model::is_exchange(op.kind)) choice.add(op, sharing);
+      for (const model::Operator& op : model::segment(model, kind, division).operators)
+        if (!model::is_exchange(op.kind)) choice.add(op, division);
   choice.add_update();
   return choice.chosen();
 }

@@ -323,7 +323,8 @@ Passes passes_of(const Item& item, const model::Config& model, Operands& operand
     return pointwise(make, item.tokens, item.dims[0] / item.tokens);
   const engine::KernelCall<Storage> call = call_of(make, item, model);
   const Work forward = [=] { call.forward(); };
-  if (item.kind == OperatorKind::cross_entropy) return {forward, {}};
+  if (item.kind == OperatorKind::cross_entropy || item.kind == OperatorKind::residual)
+    return {forward, {}};
   const bool epilogues = kernels::products_have_epilogues();
   if (item.kind == OperatorKind::gelu && epilogues) return {with_product(make), forward};
   const bool cheap = model::rule(item.kind).cheap, product = model::is_product(item.kind);

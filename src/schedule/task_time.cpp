@@ -69,7 +69,7 @@ double TaskTimes::work_s(const Key& key) const {
                             all_of_it ? price::all_runs : key.run);
   };
   const auto saved = [&] {
-    return model::segment(model_, key.segment, stage.split().sharing()).saved;
+    return model::segment(model_, key.segment, stage.split().division()).saved;
   };
   const auto collective_s = [&](Collective collective) {
     return price::collective_s(profile, collective, key.ranks, bytes);

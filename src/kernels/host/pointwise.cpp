@@ -58,6 +58,18 @@ void add(ConstVector x, Vector y) {
 }
 
 template <class Storage>
+void add_residual(ConstMatrixOf<Storage> x, MatrixOf<Storage> y) {
+  promise(same_extents(x, y), "add_residual", "x and y [N, C] must fit");
+  const int width = x.extent_int(1);
+  for_each("add_residual", x.extent(0), [=](std::int64_t n) {
+    const Storage* const in = &x(n, 0);
+    Storage* const out = &y(n, 0);
+#pragma omp simd
+    for (int c = 0; c < width; ++c) out[c] = out[c] + in[c];
+  });
+}
+
+template <class Storage>
 void copy(ConstVectorOf<Storage> x, VectorOf<Storage> y) {
   promise(x.extent(0) == y.extent(0), "copy", "x and y must have one length");
   for_each_piece("copy", x.extent(0), piece, [=](std::int64_t begin, std::int64_t end) {

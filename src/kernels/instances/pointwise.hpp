@@ -6,6 +6,9 @@ template void add_bias<float>(ConstMatrixOf<float>, ConstVectorOf<float>, Matrix
 template void add_bias<bfloat16>(ConstMatrixOf<bfloat16>, ConstVectorOf<bfloat16>,
                                  MatrixOf<bfloat16>);
 template void add_bias<float16>(ConstMatrixOf<float16>, ConstVectorOf<float16>, MatrixOf<float16>);
+template void add_residual<float>(ConstMatrixOf<float>, MatrixOf<float>);
+template void add_residual<bfloat16>(ConstMatrixOf<bfloat16>, MatrixOf<bfloat16>);
+template void add_residual<float16>(ConstMatrixOf<float16>, MatrixOf<float16>);
 template void copy<float>(ConstVectorOf<float>, VectorOf<float>);
 template void copy<bfloat16>(ConstVectorOf<bfloat16>, VectorOf<bfloat16>);
 template void copy<float16>(ConstVectorOf<float16>, VectorOf<float16>);

@@ -33,6 +33,17 @@ void add(ConstVector x, Vector y) {
 }
 
 template <class Storage>
+void add_residual(ConstMatrixOf<Storage> x, MatrixOf<Storage> y) {
+  promise(same_extents(x, y), "add_residual", "x and y [N, C] must fit");
+  const std::int64_t width = y.extent_int(1);
+  for_each(
+      "add_residual", y.size(), KOKKOS_LAMBDA(std::int64_t i) {
+        Storage& value = y(i / width, i % width);
+        value = value + x(i / width, i % width);
+      });
+}
+
+template <class Storage>
 void copy(ConstVectorOf<Storage> x, VectorOf<Storage> y) {
   promise(x.size() == y.size(), "copy", "x and y must have one length");
   device::copy(y.data(), x.data(), std::int64_t(x.size() * sizeof(Storage)));

@@ -21,7 +21,7 @@ Activations::Activations(const Store& store, Streams& streams) : Store(store), s
       for (const model::Recompute recompute : model::all_recomputes) {
         const plan::Stage& stage = context_.plan.stages[index];
         std::vector<model::Kept> kept =
-            model::kept_tensors(context_.model, recompute, kind, context_.stage.split().sharing());
+            model::kept_tensors(context_.model, recompute, kind, context_.stage.split().division());
         const auto count = [&](double ratio) {
           return plan::moved_tensors(kept, ratio, stage.split()).count;
         };
@@ -44,6 +44,7 @@ void Activations::put_input(const Slot& slot, SegmentKind kind, BufferId input) 
 }
 
 void Activations::make_saved(const Slot& slot, SegmentKind kind) {
+  if (has_saved(slot, kind)) return;
   std::vector<BufferId> saved;
   const bool all = context_.recompute(slot.block) == model::Recompute::none;
   for (const SegmentBytes::Saved& tensor : context_.segments.at(kind).saved)
@@ -56,32 +57,16 @@ void Activations::make_saved(const Slot& slot, SegmentKind kind) {
 BufferId Activations::use(const Slot& slot, SegmentKind kind) {
   Kept& kept = kept_.at(key(slot));
   const BufferId input = kept.input.at(kind);
-  if (context_.sum_ranks(kind) == 1 || kind == SegmentKind::embedding) return input;
-  const auto [entry, fresh] = kept.whole.try_emplace(kind, BufferId::none);
-  if (fresh) entry->second = streams_.gather(slot, kind, input);
-  return entry->second;
+  if (context_.sum_ranks(kind) == 1 || kind != SegmentKind::head) return input;
+  if (kept.whole == BufferId::none) kept.whole = streams_.gather(slot, kind, input);
+  return kept.whole;
 }
 
-/// The shard stays until the segment is done: were its bytes free at once, what computes could take
-/// them, and so wait.
-void Activations::use_beside(const Slot& slot, SegmentKind kind) {
-  const Kept& kept = kept_.at(key(slot));
-  if (context_.sum_ranks(kind) == 1 || kind == SegmentKind::embedding || kept.whole.contains(kind))
-    return;
-  use(slot, kind);
-  shard_beside_ = kept.input.at(kind);
-}
-
-/// A forward's first input comes from the segment that is about to compute, or from afar.
-void Activations::use_first_beside(const Slot* next) {
-  if (next == nullptr || next->kind != Slot::Kind::backward) return;
-  const std::vector<SegmentKind> kinds = context_.segment_kinds(next->block);
-  use_beside(*next, context_.recomputes(next->block) ? kinds.front() : kinds.back());
-}
-
-void Activations::release_shard() {
-  if (shard_beside_) build_.keep_until_now(*shard_beside_);
-  shard_beside_.reset();
+std::vector<BufferId>* Activations::normed(const Slot& slot, SegmentKind kind) {
+  const auto kept = kept_.find(key(slot));
+  if (kept == kept_.end()) return nullptr;
+  const auto found = kept->second.normed.find(kind);
+  return found == kept->second.normed.end() ? nullptr : &found->second;
 }
 
 void Activations::leave(const Slot& slot) {
@@ -93,6 +78,7 @@ void Activations::leave(const Slot& slot) {
     const SegmentKind first = context_.segment_kinds(slot.block).front();
     kept.input = {{first, kept.input.at(first)}};
     kept.saved.clear();
+    kept.normed.clear();
   }
 }
 

@@ -23,7 +23,7 @@ Context::Context(const plan::Plan& plan_, const model::Config& model_, int rank_
     for (auto [block, last] = plan::block_range(plan, index); block <= last; ++block)
       stage_of_block[block] = index;
   for (SegmentKind kind : model::segment_kinds(model)) {
-    const model::Segment segment = model::segment(model, kind, stage.split().sharing());
+    const model::Segment segment = model::segment(model, kind, stage.split().division());
     SegmentBytes& bytes = segments[kind];
     for (const model::Saved& saved : segment.saved)
       if (const std::int64_t size = value(saved.bytes()); size > 0)
@@ -44,7 +44,26 @@ Context::Context(const plan::Plan& plan_, const model::Config& model_, int rank_
 void Context::add_exchanges(SegmentBytes& bytes, const model::Segment& segment) const {
   bytes.forward_runs = model::forward_runs(segment, stage.split());
   bytes.backward_runs = model::backward_runs(segment, stage.split());
-  bytes.cuts_output = bytes.sum_ranks > 1 && !segment.tensor(model::TensorId::output).cut.empty();
+  bytes.cuts = !segment.tensor(model::TensorId::output).cut.empty();
+  bytes.sums = segment.terms != model::TensorId::output;
+  const auto saved_index = [&](model::TensorId id) {
+    const auto found = std::ranges::find(segment.saved, id, &model::Saved::tensor);
+    return found == segment.saved.end() ? -1 : int(found - segment.saved.begin());
+  };
+  const std::vector<model::TensorId> brought = segment.brought();
+  for (const model::TensorId id : brought) {
+    BroughtTensor& tensor = bytes.brought.emplace_back(BroughtTensor{.saved = saved_index(id)});
+    for (const model::Operator& op : segment.operators)
+      if (model::is_norm(op.kind) && segment.tensor(op.written).rows_of == id)
+        for (const model::TensorId one : op.statistics)
+          tensor.statistics.push_back(saved_index(one));
+  }
+  const model::BackwardCall& begin = segment.backward.front();
+  const model::TensorId begun = segment.operators[std::size_t(begin.op)].written;
+  bytes.brings_again = begin.again && segment.tensor(segment.tensor(begun).rows_of).brought;
+  const auto axes = [&](const model::Operator& op) {
+    return op.axes == model::sum_axes(segment.kind) ? bytes.sum_axes : op.axes;
+  };
   const auto place = [&](model::TensorId id, const model::Expr& offset) {
     const model::Tensor& tensor = segment.tensor(id);
     return TensorPlace{.first_byte = value(offset) * tensor.element_bytes,
@@ -54,8 +73,9 @@ void Context::add_exchanges(SegmentBytes& bytes, const model::Segment& segment) 
     const model::Tensor& tensor = segment.tensor(id);
     TensorPlace made = place(id, again ? tensor.again_offset : tensor.forward_offset);
     if (again) made.first_byte += bytes.product_grads;
-    const auto saved = std::ranges::find(segment.saved, id, &model::Saved::tensor);
-    if (saved != segment.saved.end()) made.saved = int(saved - segment.saved.begin());
+    made.saved = saved_index(id);
+    const auto found = std::ranges::find(brought, id);
+    if (found != brought.end()) made.brought = int(found - brought.begin());
     return made;
   };
   const auto of_gradient = [&](model::TensorId id) {
@@ -69,15 +89,16 @@ void Context::add_exchanges(SegmentBytes& bytes, const model::Segment& segment) 
   using enum Operation;
   const auto of_operator = [&](const model::Operator& op, bool again = false) -> SegmentExchange {
     if (op.kind == model::OperatorKind::all_gather)
-      return {all_gather, op.axes, of_tensor(op.written, again), {}, again};
+      return {all_gather, axes(op), of_tensor(op.written, again), {}, again};
     const bool sums = op.kind == model::OperatorKind::reduce_scatter;
-    return {sums ? reduce_scatter : all_to_all, op.axes, of_tensor(op.read), of_tensor(op.written)};
+    return {sums ? reduce_scatter : all_to_all, axes(op), of_tensor(op.read),
+            of_tensor(op.written)};
   };
   const auto of_backward = [&](const model::Operator& op) -> SegmentExchange {
     if (op.kind == model::OperatorKind::all_gather)
-      return {reduce_scatter, op.axes, of_gradient(op.written), {}};
+      return {reduce_scatter, axes(op), of_gradient(op.written), {}};
     if (op.kind == model::OperatorKind::reduce_scatter)
-      return {all_gather, op.axes, of_gradient(op.read), {}};
+      return {all_gather, axes(op), of_gradient(op.read), {}};
     return {all_to_all, op.axes, of_gradient(op.written), of_gradient(op.read)};
   };
   for (std::size_t i = 0; i + 1 < bytes.forward_runs.size(); ++i)

@@ -20,6 +20,7 @@ using model::SegmentKind;
 /// Place of a tensor that a segment exchanges.
 struct TensorPlace {
   int saved = -1;                          ///< index of a saved tensor, if it is kept
+  int brought = -1;                        ///< index of a tensor with a buffer of its own
   bool among_products = false;             ///< among the gradients of products, else in scratch
   std::int64_t first_byte = 0, bytes = 0;  ///< within scratch, in which products come first
 };
@@ -31,6 +32,12 @@ struct SegmentExchange {
   TensorPlace whole;                ///< of all ranks' parts; of an all-to-all what is sent
   std::optional<TensorPlace> part;  ///< that becomes this rank's; none: in place
   bool again = false;               ///< of a backward, if the tensor is not kept
+};
+
+/// A tensor that is gathered before the rest of its segment computes.
+struct BroughtTensor {
+  int saved = -1;  ///< index of the saved tensor that it is in a layer without recomputation
+  std::vector<int> statistics = {};  ///< indices of those of its norm
 };
 
 /// Sizes of the buffers that a segment takes on a rank, in bytes.
@@ -50,8 +57,11 @@ struct SegmentBytes {
 
   std::vector<SegmentExchange> forward_exchanges, backward_exchanges;
   std::vector<model::Run> forward_runs, backward_runs;
-  bool cuts_output = false;   ///< the last run makes this rank's rows of the output
-  int sum_ranks;              ///< that sum its output
+  std::vector<BroughtTensor> brought;  ///< run i makes this rank's rows of the i-th one
+  bool brings_again = false;           ///< a backward does so too
+  bool cuts = false;                   ///< input and output are this rank's rows
+  bool sums = false;  ///< of the output, terms are made, and the last forward run adds the stream
+  int sum_ranks;      ///< that sum its output
   model::AxisSet sum_axes;    ///< along which they differ
   std::int64_t stream_bytes;  ///< of the residual stream of a microbatch, as it works on it
 };

@@ -67,37 +67,109 @@ void Passes::forward(const Slot& slot, const Slot* next) {
 }
 
 /// Runs the segments of a block, each from the output of the one before it. The last one's output
-/// goes to the next block; where it is only recomputed nobody needs it. Of several ranks an output
-/// takes the place of the input that was brought together.
+/// goes to the next block; where it is only recomputed nobody needs it.
 void Passes::segments_forward(const Slot& slot, Operation operation, const Slot* next) {
   Activations& kept = stores_.activations;
   const std::vector<SegmentKind> kinds = context_.segment_kinds(slot.block);
   for (std::size_t i = 0; i < kinds.size(); ++i) {
     const SegmentKind kind = kinds[i];
+    const SegmentBytes& bytes = context_.segments.at(kind);
     const bool last = i + 1 == kinds.size();
     const bool head = context_.is_head(slot.block), logits = head && context_.generates();
     const bool made = !head && !(last && operation == Operation::recompute);
-    const bool gathered = context_.sum_ranks(kind) > 1 && kind != SegmentKind::embedding;
-    const bool cut = context_.segments.at(kind).cuts_output, in_place = gathered && !cut;
     const char* name = last ? "output" : "middle";
-    const BufferId input = kept.use(slot, kind);
-    if (last && operation == Operation::forward) kept.use_first_beside(next);
+    bring(slot, kind);
+    if (last && operation == Operation::forward) bring_first_beside(slot, next);
     BufferId output = logits ? persistent_.logits : BufferId::none;
-    if (made)
-      output = in_place ? input
-               : cut    ? stores_.streams.make_shard(slot, name)
-                        : stores_.streams.make(slot, kind, name);
+    if (made) output = make_output(slot, kind, name);
     kept.make_saved(slot, kind);
     run_forward(slot, kind, operation, output);
     if (!made) continue;
-    if (gathered) kept.overwritten(slot, kind);
-    const BufferId shard = cut ? output : stores_.streams.scatter(slot, kind, output, name);
+    kept.drop_normed(slot, kind);
+    const bool whole = bytes.sums || !bytes.cuts;
+    const BufferId shard = whole ? stores_.streams.scatter(slot, kind, output, name) : output;
+    if (bytes.sums)
+      build_.add(slot, operation,
+                 {reads(Role::input, kept.use(slot, kind)), updates(Role::output, shard)},
+                 {.segment = kind, .run = int(bytes.forward_runs.size()) - 1});
     if (last)
       stores_.streams.put(slot, shard);
     else
       kept.put_input(slot, kinds[i + 1], shard);
   }
 }
+
+/// Terms of the sum of several ranks take the place of a normed input that is not kept.
+BufferId Passes::make_output(const Slot& slot, SegmentKind kind, const char* name) {
+  const SegmentBytes& bytes = context_.segments.at(kind);
+  if (bytes.cuts && !bytes.sums) return stores_.streams.make_shard(slot, name);
+  const std::vector<BufferId>* const normed = stores_.activations.normed(slot, kind);
+  return bytes.sums && normed ? normed->front() : stores_.streams.make(slot, kind, name);
+}
+
+// --- inputs -------------------------------------------------------------------------------------
+
+/// Brings a segment's input together: of the head the stream; of a layer's segment each rank norms
+/// its tokens before. A backward does so again if the layer does not keep the normed tokens.
+void Passes::bring(const Slot& slot, SegmentKind kind) {
+  Activations& kept = stores_.activations;
+  const SegmentBytes& bytes = context_.segments.at(kind);
+  if (bytes.brought.empty()) {
+    kept.use(slot, kind);
+    return;
+  }
+  const bool again = kept.has_saved(slot, kind);
+  if (kept.normed(slot, kind) != nullptr || (again && !bytes.brings_again)) return;
+  kept.make_saved(slot, kind);
+  const std::vector<BufferId>& saved = kept.saved(slot, kind);
+  std::vector<BufferId> made;
+  for (const BroughtTensor& tensor : bytes.brought) {
+    const bool keeps = tensor.saved >= 0 && saved[std::size_t(tensor.saved)] != BufferId::none;
+    if (again && keeps) return;
+    const auto run = int(&tensor - bytes.brought.data());
+    std::vector<Operand> operands{input(slot, kind, 0),
+                                  reads(Role::weights, stores_.weights.use(slot.block))};
+    for (const int index : tensor.statistics) {
+      const BufferId statistic = saved[std::size_t(index)];
+      operands.push_back(again ? reads(Role::saved, statistic, index)
+                               : writes(Role::saved, statistic, index));
+    }
+    const BufferId normed =
+        keeps ? saved[std::size_t(tensor.saved)] : stores_.streams.make(slot, kind, "normed");
+    operands.push_back(keeps ? writes(Role::saved, normed, tensor.saved)
+                             : writes(Role::normed, normed, run));
+    if (!keeps) made.push_back(normed);
+    const Operation backward =
+        context_.splits(slot.block) ? Operation::backward_input : Operation::backward;
+    const Operation operation = slot.kind == Slot::Kind::forward ? Operation::forward
+                                : again                          ? backward
+                                                                 : Operation::recompute;
+    build_.add(slot, operation, std::move(operands), {.segment = kind, .run = run});
+    build_.add(slot, Operation::all_gather, {updates(Role::destination, normed)},
+               {.segment = kind, .group = bytes.sum_axes});
+  }
+  if (!made.empty()) kept.put_normed(slot, kind, std::move(made));
+}
+
+/// The same for the next slot's first segment, if it is another layer's or microbatch's backward
+/// and compute waits for nothing that is on its way there.
+void Passes::bring_first_beside(const Slot& slot, const Slot* next) {
+  if (next == nullptr || next->kind != Slot::Kind::backward) return;
+  if (next->block == slot.block && next->microbatch == slot.microbatch) return;
+  const bool assembles = next->block != slot.block && persistent_.block(next->block).weights_staged;
+  if (assembles || context_.offloads(next->block)) return;
+  const std::vector<SegmentKind> kinds = context_.segment_kinds(next->block);
+  bring(*next, context_.recomputes(next->block) ? kinds.front() : kinds.back());
+}
+
+/// Brings the gradient of the output together, if a segment's products read it.
+void Passes::bring_gradient(const Slot& slot, SegmentKind kind) {
+  if (whole_gradient_ || (!context_.segments.at(kind).sums && kind != SegmentKind::embedding))
+    return;
+  whole_gradient_ = stores_.streams.gather(slot, kind, stores_.streams.use(slot));
+}
+
+// --- one segment's forward ----------------------------------------------------------------------
 
 /// The head's other pieces, in the buffers of the first one. A training's head is at once followed
 /// by its backward, so each piece goes both ways before the next.
@@ -121,6 +193,7 @@ void Passes::run_forward(const Slot& slot, SegmentKind kind, Operation operation
   const Scratch scratch{
       add_workspace(operands, slot, context_.segments.at(kind).forward_workspace)};
   if (output != BufferId::none) operands.push_back(writes(Role::output, output));
+  add_normed(operands, slot, kind);
   if (head && context_.model.tied_head)
     operands.push_back(reads(Role::weights, stores_.tied.use(stores_.weights), 1));
   if (learns)
@@ -130,7 +203,6 @@ void Passes::run_forward(const Slot& slot, SegmentKind kind, Operation operation
   if (whole_loss) operands.push_back(loss(first_loss));
   add_runs(slot, operation, std::move(operands), {.segment = kind, .replaces = first_loss},
            scratch);
-  stores_.activations.release_shard();
   if (learns && !whole_loss) run_loss(slot, piece);
 }
 
@@ -157,9 +229,7 @@ void Passes::backward(const Slot& slot, const Slot* next) {
   const bool head = context_.is_head(slot.block);
   std::vector<SegmentKind> kinds = context_.segment_kinds(slot.block);
   std::ranges::reverse(kinds);
-  if (context_.receives(slot))
-    stores_.streams.put(slot,
-                        stores_.streams.gather(slot, kinds.front(), stores_.streams.use(slot)));
+  bring_gradient(slot, kinds.front());
   stores_.gradients.begin(slot);
   if (head) {
     stores_.tied.clear_grads(slot);
@@ -168,18 +238,19 @@ void Passes::backward(const Slot& slot, const Slot* next) {
   if (context_.recomputes(slot.block)) segments_forward(slot, Operation::recompute, nullptr);
   for (std::size_t i = 0; i < kinds.size(); ++i) {
     const bool last = i + 1 == kinds.size();
-    stores_.activations.use(slot, kinds[i]);
+    bring_gradient(slot, kinds[i]);
+    bring(slot, kinds[i]);
     bring_beside(context_.segments.at(kinds[i]).backward_runs, [=, this, &slot, &kinds] {
       if (last)
-        stores_.activations.use_first_beside(next);
+        bring_first_beside(slot, next);
       else if (context_.options.overlap)
-        stores_.activations.use_beside(slot, kinds[i + 1]);
+        bring(slot, kinds[i + 1]);
     });
     context_.splits(slot.block) ? run_backward_input(slot, kinds[i]) : run_backward(slot, kinds[i]);
     if (head) later_pieces(slot);
-    if (kinds[i] != SegmentKind::embedding)
-      stores_.streams.sum_gradient(slot, kinds[i],
-                                   last ? std::nullopt : std::optional(kinds[i + 1]));
+    if (head && context_.passes_gradient_on(slot.block))
+      stores_.streams.put(slot, stores_.streams.scatter(slot, SegmentKind::head,
+                                                        stores_.streams.use(slot), "gradient"));
   }
   stores_.streams.leave(slot);
   if (!context_.splits(slot.block)) stores_.gradients.leave(slot);
@@ -192,7 +263,7 @@ void Passes::weights(const Slot& slot, const Slot* next) {
   std::vector<SegmentKind> kinds = context_.segment_kinds(slot.block);
   std::ranges::reverse(kinds);
   for (const SegmentKind kind : kinds) {
-    if (kind == kinds.back()) stores_.activations.use_first_beside(next);
+    if (kind == kinds.back()) bring_first_beside(slot, next);
     context_.splits(slot.block) ? run_backward_weights(slot, kind) : run_backward(slot, kind);
   }
   stores_.gradients.leave(slot);
@@ -203,7 +274,11 @@ void Passes::run_backward(const Slot& slot, SegmentKind kind, int piece) {
   const bool embeds = kind == SegmentKind::embedding, head = kind == SegmentKind::head;
   const bool replaces =
       piece == 0 && (slot.microbatch == 0 || persistent_.block(slot.block).grads_staged);
-  const Part gradient = stream(stores_.streams.use(slot), kind, piece);
+  const bool cuts = context_.segments.at(kind).cuts;
+  const BufferId shard = stores_.streams.use(slot);
+  bring_gradient(slot, kind);
+  const BufferId all = std::exchange(whole_gradient_, {}).value_or(shard);
+  const Part gradient = cuts ? Part(all) : stream(all, kind, piece);
 
   std::vector<Operand> operands{input(slot, kind, piece)};
   if (!embeds) operands.push_back(reads(Role::weights, stores_.weights.use(slot.block)));
@@ -211,9 +286,11 @@ void Passes::run_backward(const Slot& slot, SegmentKind kind, int piece) {
   add_saved(operands, slot, kind);
   const Scratch scratch{
       add_workspace(operands, slot, context_.segments.at(kind).backward_workspace)};
-  operands.push_back(embeds ? reads(Role::gradient, gradient)
-                     : head ? writes(Role::gradient, gradient)
-                            : updates(Role::gradient, gradient));
+  operands.push_back(embeds || cuts ? reads(Role::gradient, gradient)
+                     : head         ? writes(Role::gradient, gradient)
+                                    : updates(Role::gradient, gradient));
+  if (cuts) operands.push_back(updates(Role::output, shard));
+  add_normed(operands, slot, kind);
   if (head && context_.model.tied_head) {
     operands.push_back(reads(Role::weights, stores_.tied.use(stores_.weights), 1));
     if (context_.model.trains_table())
@@ -222,22 +299,24 @@ void Passes::run_backward(const Slot& slot, SegmentKind kind, int piece) {
   add_documents(operands, slot, kind);
   add_runs(slot, Operation::backward, std::move(operands), {.segment = kind, .replaces = replaces},
            scratch);
-  stores_.activations.release_shard();
 }
 
-/// Gradients of norms, and of the stream in a new buffer: the old one's, which is that of the
-/// output of the last products unless a norm comes behind them, stays for the second part.
+/// Gradients of norms and of the stream. The gradient of the output of the last products stays for
+/// the second part unless a norm comes behind them: so one rank has a new buffer for the stream's.
 void Passes::run_backward_input(const Slot& slot, SegmentKind kind) {
   const SegmentBytes& bytes = context_.segments.at(kind);
   const bool replaces = slot.microbatch == 0;
-  const BufferId gradient = stores_.streams.take(slot);
+  const BufferId shard = stores_.streams.take(slot);
+  const BufferId gradient = std::exchange(whole_gradient_, {}).value_or(shard);
   const BufferId products =
       build_.add_made(slot, "product_grads", Content::saved, bytes.product_grads);
-  const BufferId output = stores_.streams.make(slot, kind, "gradient");
-  std::vector<Operand> operands{input(slot, kind, 0),
-                                reads(Role::weights, stores_.weights.use(slot.block)),
-                                reads(Role::gradient, gradient), writes(Role::output, output),
-                                writes(Role::products, products)};
+  const BufferId output = bytes.cuts ? shard : stores_.streams.make(slot, kind, "gradient");
+  std::vector<Operand> operands{
+      input(slot, kind, 0), reads(Role::weights, stores_.weights.use(slot.block)),
+      reads(Role::gradient, gradient),
+      bytes.cuts ? updates(Role::output, output) : writes(Role::output, output),
+      writes(Role::products, products)};
+  add_normed(operands, slot, kind);
   add_grads(operands, slot, replaces);
   add_saved(operands, slot, kind);
   const Scratch scratch{
@@ -245,7 +324,6 @@ void Passes::run_backward_input(const Slot& slot, SegmentKind kind) {
   add_documents(operands, slot, kind);
   add_runs(slot, Operation::backward_input, std::move(operands),
            {.segment = kind, .replaces = replaces}, scratch);
-  stores_.activations.release_shard();
   stores_.streams.put(slot, output);
   const bool made_by_norm = context_.model.post_norms();
   stores_.activations.keep(slot, kind, {made_by_norm ? BufferId::none : gradient, products});
@@ -258,6 +336,7 @@ void Passes::run_backward_weights(const Slot& slot, SegmentKind kind) {
   std::vector<Operand> operands{input(slot, kind, 0),
                                 reads(Role::weights, stores_.weights.use(slot.block)),
                                 reads(Role::products, grads.others)};
+  add_normed(operands, slot, kind);
   add_grads(operands, slot, false);
   if (grads.of_output != BufferId::none) operands.push_back(reads(Role::gradient, grads.of_output));
   const std::vector<BufferId>& saved = stores_.activations.saved(slot, kind);
@@ -267,7 +346,6 @@ void Passes::run_backward_weights(const Slot& slot, SegmentKind kind) {
   add_workspace(operands, slot, bytes.weights_workspace);
   build_.add(slot, Operation::backward_weights, std::move(operands),
              {.segment = kind, .replaces = slot.microbatch == 0});
-  stores_.activations.release_shard();
 }
 
 // --- runs ---------------------------------------------------------------------------------------
@@ -279,25 +357,26 @@ void Passes::bring_beside(const std::vector<model::Run>& runs, std::function<voi
   beside_ = std::move(bring);
 }
 
-/// Adds a task for each run of a pass over a segment, with the exchanges between them. A later run
-/// finds what an earlier one made; a forward's last one makes the output.
+/// Adds a task for each run of a pass over a segment, with the exchanges between them, but for runs
+/// that bring the input together or add the stream. A later run finds what an earlier one made; a
+/// forward's last one makes the output.
 void Passes::add_runs(const Slot& slot, Operation operation, std::vector<Operand> operands,
                       const TaskDetails& details, const Scratch& scratch) {
   const SegmentBytes& segment = context_.segments.at(details.segment);
   const bool forward = operation == Operation::forward || operation == Operation::recompute;
   const auto& runs = forward ? segment.forward_runs : segment.backward_runs;
   const auto& exchanges = forward ? segment.forward_exchanges : segment.backward_exchanges;
-  const auto longest =
-      std::ranges::max_element(runs, {}, [](const model::Run& run) { return run.end - run.first; });
-  for (std::size_t run = 0; run < runs.size(); ++run) {
+  const std::size_t first = forward || segment.brings_again ? segment.brought.size() : 0;
+  const std::size_t end = runs.size() - (forward && segment.sums ? 1 : 0);
+  const auto longest = std::max_element(
+      runs.begin() + std::ptrdiff_t(first), runs.begin() + std::ptrdiff_t(end),
+      [](const model::Run& a, const model::Run& b) { return a.end - a.first < b.end - b.first; });
+  for (std::size_t run = first; run < end; ++run) {
     if (beside_ && runs.begin() + std::ptrdiff_t(run) == longest) std::exchange(beside_, {})();
-    const bool last = run + 1 == runs.size();
+    const bool last = run + 1 == end;
     std::vector<Operand> own = operands;
     if (forward && !last)
       std::erase_if(own, [](const Operand& o) { return o.role == Role::output; });
-    if (forward && last && segment.cuts_output)
-      *std::ranges::find(own, Role::input, &Operand::role) =
-          reads(Role::input, stores_.activations.shard(slot, details.segment));
     TaskDetails of_run = details;
     of_run.run = int(run);
     if (runs[run].first < runs[run].end || last)
@@ -313,6 +392,8 @@ void Passes::exchange(const Slot& slot, const SegmentExchange& exchange, Segment
   const SegmentBytes& segment = context_.segments.at(kind);
   const auto part = [&](const TensorPlace& place) {
     if (place.saved >= 0 && saved[place.saved] != BufferId::none) return Part(saved[place.saved]);
+    if (place.brought >= 0)
+      return Part(stores_.activations.normed(slot, kind)->at(std::size_t(place.brought)));
     if (place.among_products && scratch.products != BufferId::none)
       return Part(scratch.products, place.first_byte, place.bytes);
     const std::int64_t elsewhere = scratch.products == BufferId::none ? 0 : segment.product_grads;
@@ -353,6 +434,7 @@ Part Passes::tokens(BufferId buffer, const Slot& slot, SegmentKind kind, int pie
 
 Operand Passes::input(const Slot& slot, SegmentKind kind, int piece) {
   const BufferId buffer = stores_.activations.use(slot, kind);
+  if (context_.segments.at(kind).cuts) return reads(Role::input, buffer);
   return reads(Role::input, kind == SegmentKind::embedding ? tokens(buffer, slot, kind)
                                                            : stream(buffer, kind, piece));
 }
@@ -360,6 +442,13 @@ Operand Passes::input(const Slot& slot, SegmentKind kind, int piece) {
 /// @param first  nothing was added to the loss so far
 Operand Passes::loss(bool first) const {
   return first ? writes(Role::loss, persistent_.loss) : updates(Role::loss, persistent_.loss);
+}
+
+void Passes::add_normed(std::vector<Operand>& operands, const Slot& slot, SegmentKind kind) {
+  const std::vector<BufferId>* const normed = stores_.activations.normed(slot, kind);
+  if (normed == nullptr) return;
+  for (std::size_t i = 0; i < normed->size(); ++i)
+    operands.push_back(reads(Role::normed, (*normed)[i], int(i)));
 }
 
 /// A block of which nothing is trained has none.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 
 #include "stores.hpp"
 
@@ -22,6 +23,10 @@ class Passes : Store {
   void backward(const Slot& slot, const Slot* next);
   void weights(const Slot& slot, const Slot* next);
   void segments_forward(const Slot& slot, Operation operation, const Slot* next);
+  BufferId make_output(const Slot& slot, SegmentKind kind, const char* name);
+  void bring(const Slot& slot, SegmentKind kind);
+  void bring_first_beside(const Slot& slot, const Slot* next);
+  void bring_gradient(const Slot& slot, SegmentKind kind);
   void later_pieces(const Slot& slot);
   /// Buffers in which a pass over a segment has its tensors.
   struct Scratch {
@@ -45,6 +50,7 @@ class Passes : Store {
   Part tokens(BufferId buffer, const Slot& slot, SegmentKind kind, int piece = 0) const;
   Operand input(const Slot& slot, SegmentKind kind, int piece);
   Operand loss(bool first) const;
+  void add_normed(std::vector<Operand>& operands, const Slot& slot, SegmentKind kind);
   void add_grads(std::vector<Operand>& operands, const Slot& slot, bool replaces);
   void add_cache(std::vector<Operand>& operands, const Slot& slot, SegmentKind kind);
   void add_saved(std::vector<Operand>& operands, const Slot& slot, SegmentKind kind) const;
@@ -53,7 +59,8 @@ class Passes : Store {
 
   Stores& stores_;
   std::function<void()> beside_;  ///< brings an input together, if it has to wait for a run
-  std::int64_t piece_tokens_;     ///< of a piece in which the head works, but for the last one
+  std::optional<BufferId> whole_gradient_;  ///< of the output of the segment that comes next
+  std::int64_t piece_tokens_;  ///< of a piece in which the head works, but for the last one
   int num_pieces_;
 };
 

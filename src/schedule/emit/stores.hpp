@@ -197,8 +197,6 @@ class Streams : Store {
   /// @param part  of the sum over the ranks of a segment, of all its tokens
   /// @return this rank's shard of the sum; for one rank it is `part`
   BufferId scatter(const Slot& slot, SegmentKind kind, BufferId part, std::string_view what);
-  /// After a segment's backward, for that of `next` in the same block; none: it was the first one.
-  void sum_gradient(const Slot& slot, SegmentKind kind, std::optional<SegmentKind> next);
 
   void leave(const Slot& slot);  ///< sends what another stage needs of it
   /// What was sent may still be read by the transfer while the next slot computes.
@@ -251,16 +249,19 @@ class Activations : Store {
   const std::vector<BufferId>& saved(const Slot& slot, SegmentKind kind) const {
     return kept_.at(key(slot)).saved.at(kind);
   }
-  /// Where a segment's kernels find its input: brought together, unless it is there.
-  BufferId use(const Slot& slot, SegmentKind kind);
-  /// This rank's tokens of it.
-  BufferId shard(const Slot& slot, SegmentKind kind) const {
-    return kept_.at(key(slot)).input.at(kind);
+  bool has_saved(const Slot& slot, SegmentKind kind) const {
+    return kept_.at(key(slot)).saved.contains(kind);
   }
-  /// The same beside the segment that is about to compute; before a slot's last segment that of the
-  /// next slot's first one, where it is kept here.
-  void use_beside(const Slot& slot, SegmentKind kind);
-  void use_first_beside(const Slot* next);
+  /// A segment's input; of the head that of all tokens, which are brought together.
+  BufferId use(const Slot& slot, SegmentKind kind);
+  /// Buffers of the inputs of a segment's products, if they were brought together and not saved.
+  /// @return  null where that was not done
+  std::vector<BufferId>* normed(const Slot& slot, SegmentKind kind);
+  void put_normed(const Slot& slot, SegmentKind kind, std::vector<BufferId> buffers) {
+    kept_.at(key(slot)).normed[kind] = std::move(buffers);
+  }
+  /// No later task finds them: their place is another tensor's, or free.
+  void drop_normed(const Slot& slot, SegmentKind kind) { kept_.at(key(slot)).normed.erase(kind); }
   /// Gradients of products' outputs that the first part of a backward keeps for the second one:
   /// that of the segment's output, where its last products make that, and those in a buffer of
   /// their own.
@@ -273,9 +274,6 @@ class Activations : Store {
   const ProductGrads& grads(const Slot& slot, SegmentKind kind) const {
     return kept_.at(key(slot)).grads.at(kind);
   }
-  void release_shard();  ///< after the segment beside which an input was brought together
-  /// No later task finds the whole input: its place is another tensor's, or free.
-  void overwritten(const Slot& slot, SegmentKind kind) { kept_.at(key(slot)).whole.erase(kind); }
 
   void leave(const Slot& slot);  ///< what no later slot needs
   void drain(const Slot& slot);  ///< moves to the host what offload takes
@@ -287,8 +285,9 @@ class Activations : Store {
 
   /// What is kept for the backward of one block and microbatch.
   struct Kept {
-    std::map<SegmentKind, BufferId> input;               ///< of several ranks this one's shard
-    std::map<SegmentKind, BufferId> whole;               ///< ... brought together right now
+    std::map<SegmentKind, BufferId> input;  ///< of several ranks this one's shard
+    BufferId whole = BufferId::none;        ///< the head's, brought together
+    std::map<SegmentKind, std::vector<BufferId>> normed;
     std::map<SegmentKind, std::vector<BufferId>> saved;  ///< none: made again
     std::map<SegmentKind, ProductGrads> grads;
     std::vector<BufferId> on_host;  ///< what was moved, in the order of model::kept_tensors
@@ -311,7 +310,6 @@ class Activations : Store {
   Streams& streams_;
   std::map<std::tuple<int, model::LayerKind, model::Recompute>, Offload> offload_;  ///< by stage
   std::map<Key, Kept> kept_;
-  std::optional<BufferId> shard_beside_;  ///< of what is brought together beside the work
 };
 
 struct Stores {

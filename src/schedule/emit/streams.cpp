@@ -86,24 +86,6 @@ BufferId Streams::scatter(const Slot& slot, SegmentKind kind, BufferId part,
   return shard;
 }
 
-/// Sums the parts of a gradient over the ranks of a segment. What leaves the stage is a shard; else
-/// the next segment needs all its tokens. Where these are the same nobody keeps a shard, so the sum
-/// stays in place, and what computes meanwhile finds no bytes to wait for.
-void Streams::sum_gradient(const Slot& slot, SegmentKind kind, std::optional<SegmentKind> next) {
-  if (!next && !context_.passes_gradient_on(slot.block)) return;
-  if (!next && context_.sends(slot)) {
-    put(slot, scatter(slot, kind, use(slot), "gradient"));
-    return;
-  }
-  if (!next) next = context_.segment_kinds(slot.block - 1).back();
-  const model::AxisSet axes = context_.segments.at(kind).sum_axes;
-  if (context_.segments.at(*next).sum_axes != axes)
-    put(slot, gather(slot, *next, scatter(slot, kind, use(slot), "gradient")));
-  else if (context_.sum_ranks(kind) > 1)
-    build_.add(slot, Operation::all_reduce, {updates(Role::destination, use(slot))},
-               {.group = axes});
-}
-
 void Streams::leave(const Slot& slot) {
   if (!exchanges_.empty()) {
     if (context_.ends_pass(slot)) exchange();
