@@ -138,7 +138,8 @@ std::string next_best(const Result& result, std::size_t columns) {
   for (std::size_t i = 0; i < result.best.size(); ++i) {
     const RankedPlan& c = result.best[i];
     const double slower = c.seconds() / result.best[0].seconds() - 1.0;
-    table.add({i == 0 ? "best" : fmt::format("{:+.1f} %", 100.0 * slower),
+    const int digits = slower < 9.99 ? 1 : 0;  // so that the table fits 80 columns
+    table.add({i == 0 ? "best" : fmt::format("{:+.{}f} %", 100.0 * slower, digits),
                format_seconds(c.prediction.iteration_s),
                c.simulated_s ? format_seconds(*c.simulated_s) : "-",
                format_bytes(double(c.placed_device_bytes())),
