@@ -131,6 +131,15 @@ TEST(Pointwise, AddFillAndSumSquares) {
   }
 }
 
+TEST(Pointwise, AResidualIsAddedToEachElement) {
+  for (const int rows : {1, 7, 300}) {
+    Array x = random_array(rows, 33, 1), y = random_array(rows, 33, 2);
+    const auto expected = reference::sum(x.doubles(), y.doubles());
+    add_residual<float>(x.matrix(), y.matrix());
+    EXPECT_LT(reference::relative_error(y.values(), expected), 1e-7);
+  }
+}
+
 TEST(Pointwise, ScaleMultipliesEachElement) {
   for (const auto& [N, C, gap] : shapes) {
     Array y = random_array(N, C, 2, 1.0f, gap);
