@@ -264,6 +264,7 @@ struct SearchKeys {
   std::vector<double> optim_disk = {0.0, 1.0};  ///< shares of the offloaded part, like the next one
   std::vector<double> act_disk = {0.0, 1.0};
   std::vector<double> host_update = {0.0};  ///< shares of the offloaded optimizer state
+  bool lone_ends = true;                    ///< the first and the last stage may have no layer
   bool unequal_stages = true;  ///< stages may differ in devices, microbatch, dp, cp and tp
   double gap = 1e-6;           ///< the search may stop when no plan is faster by more
   double time_limit_s = 60.0;

@@ -81,6 +81,7 @@ TEST(Strategy, IsTheSumOfItsChunks) {
     for (int chunk = 0; chunk < chunks; ++chunk) {
       const Strategy part = all.of_chunk(chunk, chunks);
       EXPECT_TRUE(part.layers == all.layers / chunks || part.layers == all.layers / chunks + 1);
+      EXPECT_EQ(all.of_chunk(chunks - 1 - chunk, chunks, true).layers, part.layers);
       EXPECT_GE(part.stored_layers(), 0);
       EXPECT_LE(part.ckpt_layers() + part.stored_layers(), part.layers);
       layers += part.layers;

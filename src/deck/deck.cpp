@@ -406,6 +406,9 @@ const Schema<SearchKeys>& search_schema() {
                       "a stage's layers; [1]: none",
               .min = 1,
               .aliases = {"chunks"}})
+        .key("lone_ends", &SearchKeys::lone_ends,
+             {.help = "allow a first stage with the embedding alone, and a last one with the head "
+                      "alone; Megatron-LM: --pipeline-model-parallel-layout"})
         .key("zero_bubble", &SearchKeys::zero_bubble,
              {.help = "allow backwards in two parts, of which the second fills idle time (zero "
                       "bubble)"})

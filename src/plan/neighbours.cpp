@@ -143,7 +143,11 @@ class Neighbours {
       return count * (whole.layers / chunks) + std::min(count, whole.layers % chunks);
     };
     Stage part = whole;
-    const int first = before(chunk), end = before(chunk + 1);
+    // The embedding's chunk is the smallest one if there are not layers for all.
+    const bool reversed = first_stage == 0 && whole.layers < chunks;
+    const int place = reversed ? chunks - 1 - chunk : chunk;
+    const int first = reversed ? whole.layers - before(place + 1) : before(place),
+              end = reversed ? whole.layers - before(place) : before(place + 1);
     part.layers = end - first;
     part.ckpt_layers = part_of(whole.ckpt_layers, whole.layers, first, end);
     part.stored_layers = part_of(whole.stored_layers, whole.layers, first, end);
@@ -159,6 +163,7 @@ class Neighbours {
     const std::size_t last = plan_.stages.size() - 1;
     for (std::size_t from = 0; from <= last; ++from)
       for (std::size_t to = 0; to <= last; ++to) {
+        if (!search_.lone_ends && plan_.stages[from].layers == 1) continue;
         const bool at_end = from == 0 || to == 0 || from == last || to == last;
         if (from != to && (at_end || from + 1 == to || to + 1 == from)) add_moved_layer(from, to);
       }

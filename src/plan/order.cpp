@@ -101,13 +101,18 @@ void add_run_aheads(Order order, const PipelineShape& shape, const deck::SearchK
 
 /// Numbers of chunks, of several, that the layers of each stage may be cut into. Even ones fill a
 /// pipeline best, so these numbers divide the layers of a stage, of which some have one more than
-/// others.
+/// others. Embedding and head may count as a layer each: then a chunk for each layer is even too,
+/// with the first one and the last one empty.
 std::vector<int> numbers_of_chunks(int num_layers, int num_stages, const deck::SearchKeys& search) {
   const int fewest = num_layers / num_stages, most = ceil_div(num_layers, num_stages);
   std::vector<int> found;
   for (int count = 2; count <= fewest; ++count)
     if (allows(search.chunks, count) && (fewest % count == 0 || most % count == 0))
       found.push_back(count);
+  const int counted = num_layers + 2, of_each = counted / num_stages;
+  if (search.lone_ends && counted % num_stages == 0 && of_each > std::max(fewest, 1) &&
+      allows(search.chunks, of_each))
+    found.push_back(of_each);
   return found;
 }
 

@@ -182,7 +182,7 @@ void PipelineSearch::begin(Grid& grid) {
       if (points.empty())
         std::ranges::copy_if(fronts_->unlimited(grid, {config_, layout, after}),
                              std::back_inserter(points), [&](const Point& p) {
-                               return p.layers() >= config_.least_layers() &&
+                               return p.layers() >= config_.least_layers(after) &&
                                       p.layers() <= config_.most_layers(input_.model.num_layers);
                              });
       for (const Point& p : points) {
@@ -238,7 +238,7 @@ std::vector<PipelineSearch::Part> PipelineSearch::parts(const Thresholds& thresh
       const int most_here = most_layers(unlimited(layout, after), threshold_s);
       if (most_here == 0) continue;
       const int others = most_of_others(capacity, layout, after);
-      const int least_here = std::max(config_.least_layers(), num_layers - others);
+      const int least_here = std::max(config_.least_layers(after), num_layers - others);
       if (others < 0 || least_here > most_here) continue;
       parts.push_back({layout, after, least_here, most_here, threshold_s});
     }

@@ -141,7 +141,12 @@ std::vector<PipelineConfig> configs_in_other_orders(const model::Config& model, 
                             .microbatches = microbatches,
                             .memory_error = least_memory_error,
                             .layouts = {layout}};
-      add_orders(config, plan::other_orders(config.shape(), model.num_layers, search), found);
+      for (const plan::Order& order :
+           plan::other_orders(config.shape(), model.num_layers, search)) {
+        config.order = order;
+        config.lone_ends = order.chunks > model.num_layers / num_stages;
+        found.push_back(config);
+      }
     }
   return found;
 }

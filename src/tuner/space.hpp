@@ -60,9 +60,16 @@ struct PipelineConfig {
   /// Microbatches in flight on a stage with `after` stages after it.
   double in_flight(int after) const;
   MemoryKey memory_key(int after) const;
+  /// Embedding and head are alone on a chunk, so the first and the last stage have a layer less.
+  bool lone_ends = false;
   /// Least and most layers of a stage: each of the others has a layer for each chunk.
-  int least_layers() const { return order.chunks; }
-  int most_layers(int of_model) const { return of_model - (num_stages - 1) * order.chunks; }
+  int least_layers(int after) const {
+    const bool end = after == 0 || after + 1 == num_stages;
+    return order.chunks - (lone_ends && end ? 1 : 0);
+  }
+  int most_layers(int of_model) const {
+    return of_model - (num_stages - 1) * order.chunks + (lone_ends ? 2 : 0);
+  }
 };
 
 /// A stage of this layout, without savings.

@@ -51,9 +51,10 @@ Strategy Strategy::at_level(int other) const {
   return found;
 }
 
-Strategy Strategy::of_chunk(int chunk, int chunks) const {
+Strategy Strategy::of_chunk(int chunk, int chunks, bool reversed) const {
   const auto layers_before = [&](int count) {
-    return count * (layers / chunks) + std::min(count, layers % chunks);
+    const int fewer = reversed ? chunks - layers % chunks : 0;
+    return count * (layers / chunks) + std::clamp(count - fewer, 0, layers % chunks);
   };
   const int first = layers_before(chunk), end = layers_before(chunk + 1);
   Strategy part = *this;

@@ -57,7 +57,8 @@ struct Strategy {
   Strategy row() const { return at_level(0); }
   Strategy at_level(int other) const;
   /// Strategy of one of so many chunks of its layers; the first chunks may have one layer more.
-  Strategy of_chunk(int chunk, int chunks) const;
+  /// @param reversed  smaller chunks come first
+  Strategy of_chunk(int chunk, int chunks, bool reversed = false) const;
   /// Sets these choices in a plan's stage.
   void apply_to(plan::Stage& stage) const;
 };
