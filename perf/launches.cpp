@@ -236,6 +236,10 @@ void add_bias(ConstMatrixOf<Storage> x, ConstVectorOf<Storage> bias, MatrixOf<St
   note("add_bias", 0.0, x, bias, y);
 }
 template <class Storage>
+void add_residual(ConstMatrixOf<Storage> x, MatrixOf<Storage> y) {
+  note("add_residual", 0.0, x, y, y);
+}
+template <class Storage>
 void bias_backward(ConstMatrixOf<Storage> dy, Write write, Vector db) {
   note_column_sums("bias_backward", dy.extent(0), dy.extent(1), written(write, db), dy);
 }
