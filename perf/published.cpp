@@ -114,6 +114,8 @@ std::string differs(const json& entry) {
   if (note.find("500 W") != std::string::npos) words.push_back("H100 of 2.4 TB/s at 500 W");
   if (word(entry, "note").find("packed sequences") != std::string::npos)
     words.push_back("packed sequences, counted as whole ones");
+  if (word(entry, "note").starts_with("schedule of its own"))
+    words.push_back("a schedule that fits its memory");
   if (path.find("asyncTP") != std::string::npos) words.push_back("asynchronous tp");
   if (path == "best_practice/Mixtral/run_mixtral_8x22B.sh")
     words.push_back("tp collectives hidden");
