@@ -52,10 +52,10 @@ std::vector<Point> random_assignment(std::mt19937& random, const SearchInput& in
     std::vector<Point> stages;
     int devices = 0, layers = input.model.num_layers;
     for (int after = config.num_stages - 1; after >= 0; --after) {
-      const int most = layers - after * config.least_layers();
-      const int own = after == 0 ? layers
-                                 : config.least_layers() +
-                                       int(random() % unsigned(most - config.least_layers() + 1));
+      int others = 0;
+      for (int behind = 0; behind < after; ++behind) others += config.least_layers(behind);
+      const int most = layers - others, least = config.least_layers(after);
+      const int own = after == 0 ? layers : least + int(random() % unsigned(most - least + 1));
       const StagePosition position{config, int(random() % unsigned(config.layouts.size())), after};
       if (!may_begin(devices, position.mesh().devices(), input.cluster.groups[0].devices_per_node))
         break;

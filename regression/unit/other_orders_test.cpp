@@ -121,6 +121,25 @@ double fastest_equal_s(const model::Config& model, int stages, int microbatches,
   return fastest_s;
 }
 
+// Six layers, embedding and head go into eight chunks of one each.
+TEST(OtherOrders, TheSearchLeavesEmbeddingAndHeadAlone) {
+  constexpr int stages = 4;
+  const model::Config model = samples::small_model(6, false);
+  const hardware::Machine machine(slow_kernels(stages));
+  deck::SearchKeys keys = pipelines(stages);
+  keys.zero_bubble = false;
+  const hardware::Cluster cluster = of_devices(stages);
+  const Result found = tune(model, stages, cluster, machine, keys, {.reasons = false});
+  const plan::Plan& best = found.best[0].plan;
+  EXPECT_EQ(best.order.chunks, 2) << plan::text(best);
+  EXPECT_EQ(best.stages.front().layers, 0);
+  EXPECT_EQ(best.stages.back().layers, 0);
+  keys.lone_ends = false;
+  const Result without = tune(model, stages, cluster, machine, keys, {.reasons = false});
+  EXPECT_EQ(without.best[0].plan.order.chunks, 1);
+  EXPECT_LT(found.best[0].seconds(), 0.98 * without.best[0].seconds());
+}
+
 // Where a pipeline has few microbatches and memory for all, chunks fill it sooner: the search finds
 // a plan as fast as any of equal chunks, and says what it would cost to do without.
 TEST(OtherOrders, TheSearchFindsChunks) {
