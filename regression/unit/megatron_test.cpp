@@ -413,6 +413,7 @@ TEST_F(MegatronArguments, OfLatentAttentionAndSigmoidsComeBack) {
   keys.head_dim = 48, keys.rotary_dim = 16, keys.v_head_dim = 32, keys.kv_lora_rank = 64;
   keys.rope_scaling = {};
   keys.shared_expert_ffn_size = 1280, keys.routed_scale = 2.5;
+  keys.norm_eps = 1e-6;
   for (const bool all : {true, false}) {
     keys.q_lora_rank = all ? 96 : 0;
     keys.router = all ? "sigmoid" : "softmax";
@@ -439,6 +440,10 @@ TEST_F(MegatronArguments, OfLatentAttentionAndSigmoidsComeBack) {
               megatron_script(deck, model, plan);
             }).find("yarn scaling of other than original_seq_len = 4096"),
             std::string::npos);
+  keys.norm_eps = 1e-5;
+  model = model::config(keys, "bf16");
+  EXPECT_NE(test::refusal([&] { megatron_script(deck, model, plan); }).find("another epsilon"),
+            std::string::npos);
 }
 
 TEST_F(MegatronArguments, OfLatentAttentionAreReadOrRefusedByName) {
@@ -454,9 +459,15 @@ TEST_F(MegatronArguments, OfLatentAttentionAreReadOrRefusedByName) {
             std::tuple(32, 0, 128, 192, 64, false));
   EXPECT_EQ(found.rope_scaling.kind, model::RopeScaling::Kind::none);
   EXPECT_NE(refusal_of(latent).find("--qk-layernorm"), std::string::npos);
-  EXPECT_NE(refusal_of(latent + "--qk-layernorm --rotary-scaling-factor 4 --mscale 0.7")
-                .find("--mscale 0.7"),
-            std::string::npos);
+  EXPECT_TRUE(notes(job, "norms of latent features have an epsilon of 1e-06 here, there 1e-05"));
+  const std::string normed = latent + "--qk-layernorm --rotary-scaling-factor 4 ";
+  for (const char* argument :
+       {"--mscale 0.7", "--mscale 0 --mscale-all-dim 1", "--rope-type rope --mscale-all-dim 1"}) {
+    const std::string all = argument;
+    EXPECT_NE(refusal_of(normed + argument).find(all.substr(0, all.find(" --"))), std::string::npos)
+        << argument << ": " << refusal_of(normed + argument);
+  }
+  EXPECT_EQ(refusal_of(normed + "--use-rope-scaling --no-rope-fusion"), "");
 }
 
 TEST_F(MegatronArguments, OfExpertsAreReadOrRefusedByName) {
@@ -479,6 +490,8 @@ TEST_F(MegatronArguments, OfExpertsAreReadOrRefusedByName) {
         "--moe-router-load-balancing-type aux_loss --moe-aux-loss-coeff 0.01",
         "--moe-router-score-function sqrtsoftplus", "--moe-layer-freq 2",
         "--moe-layer-freq ([0]*1+[1]*4)", "--moe-layer-freq ([1]*3+[0]*1)",
+        "--moe-layer-freq [0]*4", "--moe-layer-freq [0,2,1,1]", "--moe-layer-freq [0]+",
+        "--moe-layer-freq [1]*1000000000", "--moe-layer-freq [0]*-1+[1]*4",
         "--moe-router-topk 0"}) {
     const std::string found = refusal_of(experts + argument), all = argument;
     EXPECT_NE(found.find(all.substr(0, all.find(' '))), std::string::npos)
@@ -489,7 +502,8 @@ TEST_F(MegatronArguments, OfExpertsAreReadOrRefusedByName) {
         "--expert-model-parallel-size 2 --expert-tensor-parallel-size 1",
         "--expert-model-parallel-size 4 --expert-tensor-parallel-size 1",
         "--moe-router-load-balancing-type aux_loss", "--moe-aux-loss-coeff 0",
-        "--moe-router-score-function softmax --moe-layer-freq 1",
+        "--moe-router-score-function softmax --moe-layer-freq 1", "--moe-layer-freq ([0]+[1]*3)",
+        "--moe-layer-freq [0,1,1,1]", "--moe-router-group-topk 2 --moe-router-num-groups 2",
         "--moe-shared-expert-intermediate-size 64 --moe-router-topk-scaling-factor 2.5",
         "--moe-router-score-function sigmoid --moe-router-enable-expert-bias",
         "--moe-router-score-function sigmoid --moe-router-group-topk 1 --moe-router-num-groups 4"})

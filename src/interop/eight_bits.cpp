@@ -8,7 +8,7 @@
 
 #include "base/error.hpp"
 #include "base/float8.hpp"
-#include "base/numbers.hpp"
+#include "base/text.hpp"
 
 namespace brume::interop {
 namespace {
@@ -70,12 +70,13 @@ void EightBitTensor::find_grid(const TensorEntry& scales, BlockShape declared) {
   }
   block_ = {block_length(rows_, scale_rows_, declared.first),
             block_length(columns_, scale_columns_, declared.second)};
-  require(fits && block_.first > 0 && block_.second > 0, Failure::input,
-          "{}: tensor {} has shape [{}] in 8 bits, but its scales {} have shape [{}]: that is "
-          "neither a scale for all, nor one a row, nor one for each block of config.json's "
-          "'weight_block_size', [{}, {}]",
-          codes_->name(), shown(tensor_), fmt::join(shape_, ", "), shown(scales_name_),
-          fmt::join(grid, ", "), declared.first, declared.second);
+  require(
+      fits && block_.first > 0 && block_.second > 0, Failure::input,
+      "{}: tensor {} has shape [{}] in 8 bits, but its scales {} have shape [{}]: there must be "
+      "one scale, one for each row, or one for each block of {} x {} values, as config.json's "
+      "'weight_block_size' says or by default",
+      codes_->name(), shown(tensor_), fmt::join(shape_, ", "), shown(scales_name_),
+      fmt::join(grid, ", "), declared.first, declared.second);
 }
 
 void EightBitTensor::read_scales() {
@@ -101,12 +102,14 @@ void EightBitTensor::read(std::int64_t first, std::span<float> values) const {
     const std::int64_t begin = first + done, count = std::min(piece, std::ssize(values) - done);
     codes.resize(std::size_t(count));
     codes_->read_bytes(tensor_, begin, std::as_writable_bytes(std::span(codes)));
-    for (std::int64_t i = 0; i < count; ++i) {
+    for (std::int64_t i = 0; i < count;) {  // to the end of a block's row
       const std::int64_t row = (begin + i) / columns_, column = (begin + i) % columns_;
       const std::int64_t scale_row = row / rows_ * scale_rows_ + row % rows_ / block_.first;
-      values[std::size_t(done + i)] =
-          widened[codes[std::size_t(i)]] *
-          scales_[std::size_t(scale_row * scale_columns_ + column / block_.second)];
+      const std::int64_t of_row = column / block_.second;
+      const float scale = scales_[std::size_t(scale_row * scale_columns_ + of_row)];
+      const std::int64_t left = std::min((of_row + 1) * block_.second, columns_) - column;
+      for (const std::int64_t end = std::min(count, i + left); i < end; ++i)
+        values[std::size_t(done + i)] = widened[codes[std::size_t(i)]] * scale;
     }
   }
 }

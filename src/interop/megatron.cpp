@@ -67,10 +67,16 @@ void check_stages(const plan::Plan& plan) {
 
 /// --qk-layernorm are the norms of latent features.
 void add_latent(Arguments& arguments, const model::Config& model) {
+  require_like(
+      model.norm_eps == model::latent_norm_eps,
+      fmt::format("norms of latent features with another epsilon than norm_eps, which must "
+                  "be {}",
+                  model::latent_norm_eps));
   const model::RopeScaling& scaling = model.rope_scaling;
   const bool yarn = scaling.kind == model::RopeScaling::Kind::yarn;
   arguments.insert(arguments.end(), {{"--multi-latent-attention"},
                                      {"--qk-layernorm"},
+                                     {"--no-rope-fusion"},  // which asks for yarn
                                      {"--kv-lora-rank", as_argument(model.kv_lora_rank)},
                                      {"--qk-head-dim", as_argument(model.still_dim())},
                                      {"--qk-pos-emb-head-dim", as_argument(model.rotary_dim())},
@@ -107,10 +113,10 @@ void add_model(Arguments& arguments, const model::Config& model) {
                                      {"--hidden-size", as_argument(model.hidden_size)},
                                      {"--ffn-hidden-size", as_argument(model.ffn_size)},
                                      {"--num-attention-heads", as_argument(model.num_heads)}});
-  if (model.latent())
-    add_latent(arguments, model);
-  else
-    arguments.push_back({"--kv-channels", as_argument(model.head_dim())});
+  // Latent attention has sizes of its own, but without this one the heads must divide hidden_size.
+  arguments.push_back(
+      {"--kv-channels", as_argument(model.latent() ? model.v_head_dim() : model.head_dim())});
+  if (model.latent()) add_latent(arguments, model);
   arguments.insert(arguments.end(),
                    {{"--seq-length", as_argument(model.seq_len)},
                     {"--max-position-embeddings", as_argument(model.seq_len)},

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <sstream>
 #include <type_traits>
 
 #include "base/error.hpp"
@@ -117,7 +118,7 @@ class DeckText {
       line<int>("model.num_kv_heads", "num-query-groups", 1, 1);
     line("model.seq_len", given_.needed<int>("seq-length"));
     given_.has("max-position-embeddings");
-    line<int>("model.vocab_size", "vocab-size", 1);
+    line<int>("model.vocab_size", given_.has("vocab-size") ? "vocab-size" : "padded-vocab-size", 1);
     given_.has("make-vocab-size-divisible-by");
     line("model.tied_head", !given_.has("untie-embeddings-and-output-weights"));
     const bool bias = !given_.has("disable-bias-linear");
@@ -128,7 +129,7 @@ class DeckText {
     line<double>("model.norm_eps",
                  given_.has("norm-epsilon") ? "norm-epsilon" : "layernorm-epsilon", 0.0);
     line<double>("model.rope_theta", "rotary-base", 1.0);
-    if (given_.has("use-rope-scaling")) {
+    if (given_.has("use-rope-scaling") && !given_.has("multi-latent-attention")) {
       line("model.rope_scaling.kind", std::string("llama3"));
       line<double>("model.rope_scaling.factor", "rope-scaling-factor", 1.0, 8.0);
     }
@@ -144,7 +145,14 @@ class DeckText {
   void add_latent() {
     if (!given_.has("qk-layernorm"))
       given_.refuse("--multi-latent-attention: Brume norms latent features (--qk-layernorm)");
-    for (const char* name : {"kv-channels", "num-query-groups"}) given_.text(name);
+    for (const char* name : {"kv-channels", "num-query-groups", "no-rope-fusion"})
+      given_.text(name);
+    const double eps =
+        given_.number<double>("norm-epsilon", 0.0)
+            .value_or(given_.number<double>("layernorm-epsilon", 0.0).value_or(1e-5));
+    if (eps != model::latent_norm_eps)
+      notes_.push_back(fmt::format("norms of latent features have an epsilon of {} here, there {}",
+                                   model::latent_norm_eps, eps));
     line<int>("model.kv_lora_rank", "kv-lora-rank", 1, 32);
     line<int>("model.q_lora_rank", "q-lora-rank", 1);
     line<int>("model.v_head_dim", "v-head-dim", 1, 128);
@@ -153,13 +161,20 @@ class DeckText {
     line("model.head_dim", given_.number<int>("qk-head-dim").value_or(128) + turned);
     const std::string kind = given_.text("rope-type").value_or("yarn");
     if (kind != "yarn" && kind != "rope")
-      given_.refuse("--rope-type {:.80}: it is yarn or rope", kind);
+      given_.refuse("--rope-type {:.80}: Megatron-LM has yarn and rope", kind);
     const double factor = given_.number<double>("rotary-scaling-factor", 1.0).value_or(1.0);
     const double mscale = given_.number<double>("mscale", 0.0).value_or(1.0),
                  all_dim = given_.number<double>("mscale-all-dim", 0.0).value_or(0.0);
-    if (kind == "rope" || factor == 1.0) return;
-    if (all_dim == 0.0 && mscale != 1.0)
-      given_.refuse("--mscale {}: without --mscale-all-dim it is 1 here", mscale);
+    if (factor == 1.0) return;
+    if (kind == "rope") {
+      if (all_dim != 0.0)
+        given_.refuse("--rope-type rope with --mscale-all-dim {}: only yarn scales scores in Brume",
+                      all_dim);
+      return;
+    }
+    if (mscale == 0.0 || (all_dim == 0.0 && mscale != 1.0))
+      given_.refuse("--mscale {} with --mscale-all-dim {}: Brume has both above 0, or 1 and 0",
+                    mscale, all_dim);
     line("model.rope_scaling.kind", kind);
     line("model.rope_scaling.factor", factor);
     line("model.rope_scaling.original_seq_len", 4096);
@@ -178,13 +193,19 @@ class DeckText {
     line<double>("model.routed_scale", "moe-router-topk-scaling-factor", 1e-6);
     const bool corrects = given_.has("moe-router-enable-expert-bias");
     const double rate = given_.number<double>("moe-router-bias-update-rate", 0.0).value_or(1e-3);
+    const int chosen_groups = given_.number<int>("moe-router-group-topk", 0).value_or(0);
+    if ((corrects || chosen_groups > 0) &&
+        given_.text("moe-router-load-balancing-type") == "seq_aux_loss")
+      notes_.push_back(
+          "seq_aux_loss: Megatron-LM counts the experts of largest score for it, Brume the chosen "
+          "ones, which biases and groups change");
     if (corrects && rate > 0.0) {
       line("model.balance", std::string("bias"));
       line("model.balance_rate", rate);
     }
-    const int groups = given_.number<int>("moe-router-group-topk", 0).value_or(0);
+    const int groups = chosen_groups;
     const std::optional<int> of = given_.number<int>("moe-router-num-groups");
-    if (groups == 0) return;
+    if (groups == 0 || groups == of) return;
     if (!of) given_.refuse("--moe-router-group-topk needs --moe-router-num-groups");
     line("model.expert_groups", *of);
     line("model.groups_per_token", groups);
@@ -216,17 +237,41 @@ class DeckText {
       given_.has(way);
   }
 
-  /// 1, or Python's list with a number for each layer: [0]*3+[1]*13.
+  /// The numbers of a sum of Python's lists: [0]*3+[1,1]*5. Nothing where it is another text, or
+  /// longer than `most`.
+  static std::optional<std::string> numbers_of(const std::string& lists, int most) {
+    std::string numbers;
+    std::istringstream terms(lists);
+    for (std::string term; std::getline(terms, term, '+');) {
+      const std::size_t end = term.find(']');
+      if (!term.starts_with('[') || end == std::string::npos) return std::nullopt;
+      std::string once = term.substr(1, end - 1);
+      std::erase_if(once, [](char one) { return one == ',' || one == ' '; });
+      const std::string times = term.substr(end + 1);
+      const std::optional<int> count = times.empty()     ? 1
+                                       : times[0] == '*' ? parsed<int>(times.substr(1))
+                                                         : std::nullopt;
+      if (!count || *count < 0 || *count > most || once.size() > std::size_t(most))
+        return std::nullopt;
+      for (int i = 0; i < *count && numbers.size() <= std::size_t(most); ++i) numbers += once;
+    }
+    return numbers;
+  }
+
+  /// 1, or a list with a number for each layer, 0 for one without experts.
   void add_dense_layers() {
     std::string layers = given_.text("moe-layer-freq").value_or("1");
     std::erase_if(layers, [](char one) { return one == '(' || one == ')' || one == '\''; });
     const int all = given_.needed<int>("num-layers");
-    if (layers == "1" || layers == fmt::format("[1]*{}", all)) return;
-    for (int dense = 1; dense < all; ++dense)
-      if (layers == fmt::format("[0]*{}+[1]*{}", dense, all - dense))
-        return line("model.first_dense_layers", dense);
-    given_.refuse("--moe-layer-freq {:.80}: only first layers may be without experts in Brume",
-                  layers);
+    if (layers == "1") return;
+    const std::string numbers = numbers_of(layers, all).value_or("");
+    const std::size_t dense = std::min(numbers.find('1'), numbers.size());
+    if (int(numbers.size()) != all || dense == numbers.size() ||
+        numbers.find_first_not_of('0') != dense ||
+        numbers.find_first_not_of('1', dense) != std::string::npos)
+      given_.refuse("--moe-layer-freq {:.80}: only first layers may be without experts in Brume",
+                    layers);
+    if (dense > 0) line("model.first_dense_layers", dense);
   }
 
   void add_training() {
@@ -497,7 +542,7 @@ MegatronJob read_megatron(const std::string& path, const std::vector<std::string
   const auto sets_key = [&](const char* key) {
     return std::ranges::any_of(sets, [&](const std::string& set) { return set.starts_with(key); });
   };
-  if (!given.has("vocab-size") && !sets_key("model.vocab_size"))
+  if (!given.has("vocab-size") && !given.has("padded-vocab-size") && !sets_key("model.vocab_size"))
     given.refuse("--vocab-size is missing: say it by --set model.vocab_size=N");
   if (!sets_key("cluster.machine") && !sets_key("cluster.memory_gib"))
     given.refuse("say which machine it runs on, for example by --set cluster.machine=dgx-h100");

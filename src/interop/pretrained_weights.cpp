@@ -84,9 +84,12 @@ BlockShape declared_blocks(const fs::path& directory) {
     return object.is_object() && object.contains(key) ? object[key] : json();
   };
   const json blocks = at(at(config, "quantization_config"), "weight_block_size");
-  if (!blocks.is_array() || blocks.size() != 2) return usual;
-  for (const json& extent : blocks)
-    if (!extent.is_number_unsigned() || extent > 1 << 20 || extent == 0) return usual;
+  if (blocks.is_null()) return usual;
+  bool usable = blocks.is_array() && blocks.size() == 2;
+  for (const json& extent : usable ? blocks : json::array())
+    usable = usable && extent.is_number_unsigned() && extent > 0 && extent <= 1 << 20;
+  require(usable, Failure::input, "{}: 'weight_block_size' must be a list of two sizes, found {}",
+          path.string(), deck::describe_json(blocks));
   return {blocks[0].get<std::int64_t>(), blocks[1].get<std::int64_t>()};
 }
 
@@ -293,8 +296,16 @@ void PretrainedWeights::Impl::check_tensors() const {
     known.insert(found);
     if (!places.contains(found) && !codes.contains(found)) missing.push_back(found);
   }
+  // The dtype of codes that are not read is named rather than their scales.
+  const auto scales_others = [&](const std::string& tensor) {
+    return std::ranges::any_of(eight_bit_parts, [&](const std::string& part) {
+      if (!tensor.ends_with(part)) return false;
+      const auto of = places.find(tensor.substr(0, tensor.size() - part.size()));
+      return of != places.end() && !is_readable(of->second->tensors().at(of->first).dtype);
+    });
+  };
   const auto is_part = [&](const std::string& tensor) {
-    if (codes.contains(scaled_by(tensor))) return true;
+    if (codes.contains(scaled_by(tensor)) || scales_others(tensor)) return true;
     const auto behind = codes.upper_bound(tensor);  // names that begin like it come before
     return behind != codes.begin() && is_part_of_codes(tensor, std::prev(behind)->first);
   };

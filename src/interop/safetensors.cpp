@@ -55,6 +55,10 @@ const char* name(Dtype dtype) {
   return "";
 }
 
+bool is_readable(std::string_view dtype) {
+  return dtype == name(Dtype::f32) || dtype == name(Dtype::bf16) || dtype == name(Dtype::f16);
+}
+
 std::string shown(std::string_view name) {
   constexpr std::size_t widest = 100;
   const std::string_view part = name.substr(0, widest);
