@@ -151,6 +151,7 @@ struct Profile {
   ProfileKey key;
   std::string origin;  ///< source of the measurements
   std::string file;    ///< its file, as it was requested; empty: none
+  int generation = 0;  ///< 1: operators are those of generation, which has no backward
   ProfileOrigins origins;
   double flops_per_s = 0.0;       ///< measured large matrix product, per rank
   double fp32_flops_per_s = 0.0;  ///< the same in fp32; 0: flops_per_s

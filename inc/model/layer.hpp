@@ -328,10 +328,9 @@ struct Tensor {
 /// K}; experts {M, N, K, E}, M of all E on the rank together, and absorb_queries and expand_values
 /// of heads likewise; attention {batch, T, heads, head_dim}; cached_attention {N, T, heads,
 /// head_dim}; norms, gelu, gelu_erf, swiglu, geglu, clamped_swiglu, dispatch, combine, cut_heads,
-/// join_heads, cut_keys, expand_keys, narrow_values and residual {N, C}, C columns written; rope {N,
-/// heads, head_dim};
-/// pointwise {elements}; embedding {N, C, V}; cross_entropy {N, V}; choose_experts {N, E, k};
-/// sigmoid {N}; dequantize and update {elements}.
+/// join_heads, cut_keys, expand_keys, narrow_values and residual {N, C}, C columns written; rope
+/// {N, heads, head_dim}; pointwise {elements}; embedding {N, C, V}; cross_entropy {N, V};
+/// choose_experts {N, E, k}; sigmoid {N}; dequantize and update {elements}.
 struct Operator {
   std::string name;
   OperatorKind kind;
@@ -363,6 +362,11 @@ struct Operator {
 /// tokens of one sequence, which see T = N / 2 in the mean. Else N sequences have a token each,
 /// which sees T.
 constexpr bool is_prompt(std::span<const std::int64_t> dims) { return dims[0] > dims[1]; }
+/// FLOPs of N tokens that see T keys each, of C features of all heads: 4 N T C.
+template <class N>
+N cached_attention_flops(const N& tokens, const N& seen, const N& columns) {
+  return 4.0 * tokens * seen * columns;
+}
 
 /// A kernel call of a backward.
 struct BackwardCall {

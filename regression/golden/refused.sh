@@ -6,6 +6,7 @@ set -eu
 without_terminal=400
 job="mpirun -q -n 4 --oversubscribe $BRUME run tiny.toml --set cluster.profile=profile.toml --resume none"
 sed 's/^num_layers/num_layer/' tiny.toml > misspelt.toml
+sed '1i generation = 1' profile.toml > passes.toml
 cp "$BRUME_REGRESSION_DIR/fault/on_disk.toml" .
 
 ended 2 verb "$BRUME" rnu tiny.toml
@@ -14,6 +15,7 @@ ended 2 deck mpirun -q -n 4 --oversubscribe "$BRUME" run misspelt.toml
 ended 2 value $job --set training.optimizer.lr=-1
 ended 2 tokens $job --set data.train=nowhere.tok
 ended 2 ranks mpirun -q -n 2 --oversubscribe "$BRUME" run tiny.toml
+ended 2 profile-of-generation $job --set cluster.profile=passes.toml
 ended 3 nothing-fits $job --set cluster.memory_gib=0.001 --set model.hidden_size=256
 ended 3 plan-does-not-fit $job --plan on_disk.toml
 ended 6 directory $job --set output.directory=/proc/nowhere

@@ -174,9 +174,32 @@ TEST(Profiler, PassesOfGenerationAreMeasuredForward) {
   EXPECT_EQ(rows["logits"], (Rows{{1, 96, 64}, {32, 96, 64}}));
   EXPECT_EQ(rows["cached_attention"], (Rows{{32, 16, 4, 16}, {16, 32, 4, 16}}));
   EXPECT_FALSE(rows.contains("attention") || rows.contains("update"));
+  EXPECT_EQ(profile.generation, 1);
   comm::run_local(1, [&](comm::Communicator& world) {
     EXPECT_NE(key(world, 1, 1, tiny, shapes).model, key(world, 1, 1, tiny, {}).model);
   });
+}
+
+// Latent features are the one key of all heads.
+TEST(Profiler, AttentionToKeptKeysHasTheModelsKeyHeads) {
+  model::Config grouped = tiny, latent = tiny;
+  grouped.family = latent.family = &model::family("llama");
+  grouped.qkv_bias = grouped.linear_bias = latent.qkv_bias = latent.linear_bias = false;
+  grouped.num_kv_heads = 2;
+  latent.rotary_size = 8, latent.kv_lora_rank = 24;
+  for (const auto& [model, key_heads] : {std::pair(tiny, 4), {grouped, 2}, {latent, 1}}) {
+    const Shapes shapes{
+        .splits = {},
+        .passes = {{model::generating(model, {.tokens = 16, .sequences = 16, .blocks = 1}), {}}},
+        .groups = {}};
+    int found = 0;
+    for (const Item& item : choose_operators(model, shapes, {1 << 30, 1 << 30}).items)
+      if (item.kind == model::OperatorKind::cached_attention) {
+        EXPECT_EQ(item.key_heads, key_heads);
+        ++found;
+      }
+    EXPECT_EQ(found, 2);
+  }
 }
 
 // A parameter takes 30 bytes of memory, which no computer moves 1e12 times a second.

@@ -13,7 +13,7 @@ Given::Given(const PlanOptions& options)
       model(model::config(deck.model, deck.training.precision)),
       machine(obtain_machine_alone(deck, model, purpose_of(options.purpose))),
       cluster(hardware::cluster(deck.cluster)) {
-  if (options.purpose == "training") model = isolated(std::move(model), deck);
+  if (purpose_of(options.purpose) == Purpose::training) model = isolated(std::move(model), deck);
   if (!deck.analysis.mist()) cluster = hardware::usable(std::move(cluster), machine);
 }
 

@@ -54,6 +54,9 @@ profiler::Shapes generation_shapes(const deck::Deck& deck, const model::Config& 
           {.model = model::generating(model, {.tokens = tokens, .sequences = tokens, .blocks = 1}),
            .split = {.tp = tp}});
   }
+  require(!shapes.passes.empty(), Failure::input,
+          "search.tp allows no number of ranks that divides the cluster's {} devices",
+          nodes.devices());
   return shapes;
 }
 
@@ -152,7 +155,14 @@ hardware::Profile find_profile(comm::Communicator& world, int ranks_per_node,
   return profile;
 }
 
-void say_stand_ins(const hardware::Machine& machine) {
+/// Warns of guessed times, and refuses operators of other work.
+void check_profiles(const hardware::Machine& machine, Purpose purpose) {
+  for (int group = 0; group < machine.num_groups(); ++group)
+    require(machine.profile(group).generation == 0 || purpose == Purpose::generation,
+            Failure::input,
+            "profile '{}' has the operators of generation: measure those of a training by brume "
+            "profile without --for generation",
+            machine.profile(group).title());
   for (int group = 0; group < machine.num_groups(); ++group)
     for (const std::string& line : hardware::stand_ins(machine.profile(group)))
       log::warn("profile: {}", line);
@@ -186,7 +196,9 @@ hardware::Machine obtain_machine(comm::Communicator& world, int ranks_per_node,
     hardware::set_levels(profile, deck.cluster.all_groups()[0]);
     machine = std::move(profile);
   }
-  if (world.rank() == 0) say_stand_ins(*machine);
+  comm::together(world, [&] {
+    if (world.rank() == 0) check_profiles(*machine, purpose);
+  });
   return *machine;
 }
 
@@ -195,7 +207,7 @@ hardware::Machine obtain_machine_alone(const deck::Deck& deck, const model::Conf
   std::optional<hardware::Machine> machine;
   if (has_files(deck) || names_machine(deck)) {
     machine = hardware::load_machine(deck.cluster);
-    say_stand_ins(*machine);
+    check_profiles(*machine, purpose);
     return *machine;
   }
   const int ranks = deck.cluster.all_groups()[0].devices_per_node;

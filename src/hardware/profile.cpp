@@ -191,6 +191,11 @@ const deck::Schema<Profile>& profile_schema() {
     deck::Schema<Profile> s;
     s.table("key", &Profile::key, key_schema(), "machine and model for which the profile is valid")
         .key("origin", &Profile::origin, {.help = "who measured, and when"})
+        .key("generation", &Profile::generation,
+             {.help = "1: operators are those of generation; no training can be planned with them",
+              .min = 0,
+              .max = 1,
+              .if_not_least = true})
         .key("flops_per_s", &Profile::flops_per_s,
              {.unit = "1/s",
               .help = "speed of a large matrix product, per rank",

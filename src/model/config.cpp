@@ -34,9 +34,10 @@ void check_router(const Config& m) {
           m.groups_per_token);
     return;
   }
-  needs(m.num_experts % m.expert_groups == 0 && m.num_experts >= 2 * m.expert_groups,
-        "expert_groups = {} must divide num_experts = {} into groups of at least 2",
-        m.expert_groups, m.num_experts);
+  const int least = sigmoid ? 2 : 1;  // scores that are added up
+  needs(m.num_experts % m.expert_groups == 0 && m.num_experts >= least * m.expert_groups,
+        "expert_groups = {} must divide num_experts = {} into groups of at least {}",
+        m.expert_groups, m.num_experts, least);
   const int chosen = m.groups_per_token * (m.num_experts / m.expert_groups);
   needs(m.groups_per_token <= m.expert_groups && m.experts_per_token <= chosen,
         "groups_per_token = {} must be at most expert_groups = {}, and have at least "

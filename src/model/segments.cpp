@@ -467,7 +467,7 @@ void SegmentList::cached_attention(TensorId qkv, TensorId attended, const Expr& 
                                 .written = attended,
                                 .modules = std::vector<Module>(m_.sinks() ? 1 : 0, Module::sinks),
                                 .dims = {s_.tokens, s_.seq, heads, head_dim},
-                                .forward_flops = 4.0 * s_.tokens * s_.seq * columns,
+                                .forward_flops = cached_attention_flops(s_.tokens, s_.seq, columns),
                                 .forward_bytes = 8.0 * (keys * key_columns + s_.tokens * columns),
                                 .share = visible_share(m_, segment_.kind)});
 }

@@ -66,12 +66,13 @@ hardware::Time experts_time(const hardware::Profile& profile, const std::vector<
   return time;
 }
 
-/// FLOPs of a measured attention's forward: 2 b T^2 heads D of {b, T, heads, D}, 4 N T heads D of
-/// {N, T, heads, D} to kept keys.
+/// FLOPs of a measured attention's forward: 2 b T^2 heads D of {b, T, heads, D}.
 double attention_flops(const hardware::OperatorRow& row) {
-  const bool cached = row.kind == model::name(model::OperatorKind::cached_attention);
-  const double batch_heads = double(row.dims[0] * row.dims[2] * row.dims[3]);
-  return (cached ? 4.0 : 2.0 * double(row.dims[1])) * batch_heads * double(row.dims[1]);
+  const auto n = double(row.dims[0]), seen = double(row.dims[1]),
+             columns = double(row.dims[2] * row.dims[3]);
+  if (row.kind == model::name(model::OperatorKind::cached_attention))
+    return model::cached_attention_flops(n, seen, columns);
+  return 2.0 * n * seen * seen * columns;
 }
 
 /// The row of those that `is_one` accepts whose queries see about as many keys; null: there is
@@ -379,7 +380,8 @@ std::vector<OperatorPrice> operator_prices(const plan::Plan& plan, const model::
     Values values = s.split().values();
     values.emplace("dp", s.dp);
     for (const model::SegmentKind kind : model::segment_kinds(model))
-      for (const model::Operator& op : model::segment(model, kind, s.split().division()).operators) {
+      for (const model::Operator& op :
+           model::segment(model, kind, s.split().division()).operators) {
         if (model::is_exchange(op.kind)) continue;
         if (op.quantized) {
           const hardware::Time time = dequantize_time(model, profile, op, values);

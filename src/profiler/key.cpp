@@ -96,9 +96,19 @@ std::string describe(const std::vector<Pass>& passes) {
     lengths.insert(pass.model.generation.tokens);
     degrees.insert(pass.split.tp);
   }
-  return fmt::format(
-      "; passes of {} to {} tokens, at most {}: tp {}", *lengths.begin(), *lengths.rbegin(),
-      counted(passes.front().model.generation.sequences, "sequence"), fmt::join(degrees, " "));
+  return fmt::format("; passes of {} to {} tokens{}: tp {}", *lengths.begin(), *lengths.rbegin(),
+                     passes.front().model.keeps_latents() ? ", latent keys" : "",
+                     fmt::join(degrees, " "));
+}
+
+/// " nf4 lora attention.q 8"
+std::string describe_weights(const model::Config& m) {
+  std::string text;
+  if (m.quantization != Quantization::none) text += fmt::format(" {}", name(m.quantization));
+  if (m.adapter.exists()) text += " lora";
+  for (const model::Adapter::Target& target : m.adapter.targets)
+    text += fmt::format(" {} {}", model::module_name(target.module), target.rank);
+  return text;
 }
 
 /// All that decides which rows a profile has.
@@ -127,8 +137,9 @@ std::string describe(const model::Config& m, const Shapes& shapes) {
   const std::string disk = shapes.scratch ? fmt::format("; disk '{}'", *shapes.scratch) : "";
   return fmt::format("{} C{} {} F{}{} T{} V{}{}{}{}{}; groups {}{}", m.family->name, m.hidden_size,
                      heads, m.inner_size(), experts, m.seq_len, m.vocab_size,
-                     m.tied_head ? " tied" : "", precision, describe(shapes.splits),
-                     describe(shapes.passes), fmt::join(shapes.groups, " "), disk);
+                     m.tied_head ? " tied" : "", precision + describe_weights(m),
+                     describe(shapes.splits), describe(shapes.passes),
+                     fmt::join(shapes.groups, " "), disk);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -172,7 +173,7 @@ void Choice::add(const Pass& pass) {
     }
 }
 
-/// Attention of prompts and of single tokens, at lengths that are powers of two.
+/// Attention of prompts and of single tokens at a few lengths.
 void Choice::add_cached_attention(const model::Operator& op, const Pass& pass) {
   constexpr std::int64_t least = 64, most = 4096, enough_sequences = 16;
   const Values values = pass.split.values();
@@ -180,23 +181,21 @@ void Choice::add_cached_attention(const model::Operator& op, const Pass& pass) {
              head_dim = std::llround(op.dims[3].evaluate(values));
   const std::int64_t longest = std::min<std::int64_t>(pass.model.seq_len, most);
   if (pass.model.generation.sequences < enough_sequences) return;  // a longer pass has as many
+  const std::int64_t group = pass.model.num_heads / pass.model.kv_heads();
+  const auto key_heads = int(pass.model.keeps_latents() ? 1 : ceil_div(heads, group));
   for (std::int64_t seen = std::min(least, longest); 2 <= seen && seen <= longest; seen *= 4) {
     const std::int64_t sequences = std::min(enough_sequences, seen);
-    const double pairs = double(heads * head_dim) * double(seen);
-    add_if_small({.kind = op.kind,
-                  .dims = {seen, seen / 2, heads, head_dim},
-                  .tokens = seen,
-                  .flops = 2.0 * pairs * double(seen),
-                  .bytes = 8.0 * pairs,
-                  .forward_only = true},
-                 pass.model);
-    add_if_small({.kind = op.kind,
-                  .dims = {sequences, seen, heads, head_dim},
-                  .tokens = sequences,
-                  .flops = 4.0 * pairs * double(sequences),
-                  .bytes = 8.0 * pairs * double(sequences),
-                  .forward_only = true},
-                 pass.model);
+    for (const auto& [tokens, keys, kept] :
+         {std::array{seen, seen / 2, seen}, std::array{sequences, seen, sequences * seen}})
+      add_if_small({.kind = op.kind,
+                    .dims = {tokens, keys, heads, head_dim},
+                    .tokens = tokens,
+                    .flops = model::cached_attention_flops(double(tokens), double(keys),
+                                                           double(heads * head_dim)),
+                    .bytes = 8.0 * double(kept) * double(key_heads * head_dim),
+                    .forward_only = true,
+                    .key_heads = key_heads},
+                   pass.model);
   }
 }
 

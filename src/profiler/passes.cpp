@@ -105,8 +105,7 @@ class Maker {
 /// The model's key heads, as many as this rank's query heads share.
 kernels::AttentionShape attention_shape(const std::vector<std::int64_t>& dims,
                                         const model::Config& model) {
-  const int heads = int(dims[2]);
-  const int group = model.keeps_latents() ? heads : model.num_heads / model.kv_heads();
+  const int heads = int(dims[2]), group = model.num_heads / model.kv_heads();
   return {.batch = int(dims[0]),
           .seq_len = int(dims[1]),
           .heads = heads,
@@ -175,7 +174,12 @@ engine::KernelCall<Storage> call_of(Maker<Storage> make, const Item& item,
     case OperatorKind::cached_attention: {
       const bool prompt = model::is_prompt(d);
       const std::int64_t places = prompt ? d[0] : d[1], sequences = prompt ? 1 : d[0];
-      c.attention = attention_shape({{1, places, d[2], d[3]}}, model);
+      c.attention = {.batch = 1,
+                     .seq_len = int(places),
+                     .heads = int(d[2]),
+                     .head_dim = int(d[3]),
+                     .kv_heads = item.key_heads,
+                     .group = int(ceil_div(d[2], std::int64_t{item.key_heads}))};
       std::vector<std::int32_t> begins, of_sequence;
       for (std::int64_t n = 0; n < d[0]; ++n) {
         const std::int64_t place = prompt ? n : d[1] - 1;

@@ -17,6 +17,7 @@ struct Item {
   double flops = 0.0;              ///< of both passes
   double bytes = 0.0;              ///< that both passes read and write
   bool forward_only = false;       ///< of generation: there is no backward
+  int key_heads = 0;               ///< of attention to kept keys
 };
 
 /// The calls that are timed; they point into the operands. Without a backward the forward does it.

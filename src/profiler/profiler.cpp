@@ -226,6 +226,7 @@ hardware::Profile measure_here(comm::Communicator& world, const hardware::Profil
   hardware::Profile profile = measure_rounds(bench, key, model, shapes, sizes, chosen);
   profile.key = key;
   profile.origin = measured_by;
+  profile.generation = shapes.splits.empty() && !shapes.passes.empty();
   find_slow_pairs(bench, profile);
   leave_out_slow_pairs(profile, int(profile.hosts.size()));
   profile.interference = interference(bench, key, model, shapes, sizes, profile.flops_per_s);
