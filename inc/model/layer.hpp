@@ -245,7 +245,6 @@ enum class Sharing {
   heads,  ///< ranks exchange tokens for heads
   keys    ///< ranks gather keys and values
 };
-inline constexpr std::array all_sharings = {Sharing::none, Sharing::heads, Sharing::keys};
 
 /// How the ranks of a plan divide a segment, on which its list of operators depends: axes of more
 /// than one rank that exchanges within a layer, and the way to share sequences along cp.
