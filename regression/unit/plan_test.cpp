@@ -363,10 +363,21 @@ TEST(PlanCheck, SplitBackwardsHaveAnOrderOfTheirOwn) {
             std::string(gradients) + "1 and 0.5");
   model.frozen_blocks = 1;
   check(split, model, two_nodes);
+  const char* const frozen =
+      "plan: zero_bubble = 1 is not for models whose first layers, or whose embedding alone on a "
+      "stage, are frozen: these stages have no backward to split";
+  const auto leave_embedding_alone = [](Plan& plan) {
+    plan.stages[1].layers += plan.stages[0].layers;
+    plan.stages[0].layers = plan.stages[1].first_layer = 0;
+    for (Stage& stage : plan.stages) stage.ckpt_layers = stage.stored_layers = 0;
+  };
+  EXPECT_EQ(refused(leave_embedding_alone), frozen);
+  model.frozen_blocks = 0;
+  Plan lone = split;
+  leave_embedding_alone(lone);
+  check(lone, model, two_nodes);
   model.frozen_blocks = 2;
-  EXPECT_EQ(refused([](Plan&) {}),
-            "plan: zero_bubble = 1 is not for models whose first layers are frozen: their stages "
-            "have no backward to split");
+  EXPECT_EQ(refused([](Plan&) {}), frozen);
 }
 
 TEST(PlanCheck, TensorParallelGroupsMayTakeWholeNodes) {

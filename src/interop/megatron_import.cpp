@@ -378,8 +378,8 @@ std::vector<int> stage_layers(GivenArguments& given, int num_layers, int num_sta
       const PipelineLayout read = read_layout(*layout, num_layers, num_stages);
       if (read.joined)
         notes.push_back(
-            fmt::format("--pipeline-model-parallel-layout: a part without layers runs "
-                        "nowhere here, and {}",
+            fmt::format("--pipeline-model-parallel-layout: a part without layers is "
+                        "joined to a neighbour, and {}",
                         one_chunk));
       return read.layers;
     } catch (const Error& error) {

@@ -71,7 +71,7 @@ PipelineLayout read_layout(const std::string& layout, int num_layers, int num_st
     for (std::size_t i = stages; i < layers.size(); ++i) layers[i % stages] += layers[i];
     layers.resize(stages);
   }
-  require(!has_empty(), Failure::input, "a stage without layers between others runs nowhere here");
+  require(!has_empty(), Failure::input, "Brume has no stage without layers between others");
   const int sum = std::accumulate(layers.begin(), layers.end(), 0);
   require(sum == num_layers, Failure::input, "it has {} layers, --num-layers says {}", sum,
           num_layers);

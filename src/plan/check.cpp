@@ -172,8 +172,8 @@ void check_split(const Plan& plan, const model::Config& model) {
                 s.cp > 1 ? fmt::format(" / {}", s.cp) : "");
   }
   require(orders_tokens_alike(plan), Failure::input,
-          "plan: stages must have the same cp and gather_keys where one has gather_keys = 1, whose "
-          "ranks have tokens in zigzag order");
+          "plan: all stages must have the same cp and gather_keys if one has gather_keys = 1, "
+          "because tokens then have zigzag order");
 }
 
 /// The products of an optimizer of whole matrices are the device's.

@@ -41,15 +41,21 @@ int RankPasses::in_flight_of_chunk(int chunk) const {
 
 namespace {
 
+/// Whether each stage has a backward. A frozen embedding has none, which matters if it is alone.
+bool has_all_backwards(const Plan& plan, const model::Config& model) {
+  return model.has_all_backwards() && (model.frozen_blocks == 0 || plan.stages.front().layers > 0);
+}
+
 /// Stages that lie on the same devices differ in their layers and in where they keep what, but not
 /// in how they are cut over these devices.
 void check_chunks(const Plan& plan, const model::Config& model) {
   const int chunks = plan.order.chunks;
   if (chunks == 1) return;
-  require(model.has_all_backwards(), Failure::input,
-          "plan: virtual_stages = {} is not for models whose first layers are frozen: their stages "
-          "have no backward to wait for",
-          chunks);
+  require(
+      has_all_backwards(plan, model), Failure::input,
+      "plan: virtual_stages = {} is not for models whose first layers, or whose embedding alone "
+      "on a stage, are frozen: these stages have no backward to wait for",
+      chunks);
   require(plan.num_stages() % chunks == 0 && plan.pipeline_size() > 1, Failure::input,
           "plan: virtual_stages = {} must divide its {} stages into at least 2 that have devices "
           "of their "
@@ -76,8 +82,9 @@ void check_zero_bubble(const Plan& plan, const model::Config& model) {
   };
   needs(plan.num_stages() > 1, "is for pipelines: a plan of one stage never waits for another");
   needs(plan.order.chunks == 1, "has an order of its own: virtual_stages must be 1");
-  needs(model.has_all_backwards(),
-        "is not for models whose first layers are frozen: their stages have no backward to split");
+  needs(has_all_backwards(plan, model),
+        "is not for models whose first layers, or whose embedding alone on a stage, are frozen: "
+        "these stages have no backward to split");
   for (int i = 0; i < plan.num_stages(); ++i) {
     const Stage& s = plan.stages[i];
     // A microbatch's gradients in a buffer of their own would be in use until its second part.

@@ -122,8 +122,7 @@ std::string tensor_fault(const model::Config& model, int tp, int ep) {
 
 std::string context_fault(const model::Config& model, const model::Split& split) {
   const int cp = split.cp, tp = split.tp;
-  if (cp == 1 && split.gather_keys == 1)
-    return "gather_keys must be 0 where cp = 1 rank has whole sequences";
+  if (cp == 1 && split.gather_keys == 1) return "gather_keys must be 0 if cp is 1";
   if (cp == 1) return {};
   if (split.microbatch != 1)
     return fmt::format("microbatch must be 1 where cp = {} ranks share a sequence, found {}", cp,

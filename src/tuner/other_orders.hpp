@@ -43,7 +43,7 @@ class OtherOrders {
 
  private:
   OtherOrders(const SearchInput& input, WorkerPool& workers, std::vector<PipelineConfig> configs);
-  /// Microbatches, order without run-ahead, dp, cp, tp.
+  /// Microbatches, order without run-ahead, dp, cp, gather_keys, tp.
   using Kind = std::tuple<int, plan::Order, int, int, int, int>;
   static Kind kind_of(int microbatches, plan::Order order, const plan::Stage& stage);
   static Kind kind_of(const plan::Plan& plan);

@@ -145,6 +145,8 @@ std::vector<PipelineConfig> configs_in_other_orders(const model::Config& model, 
            plan::other_orders(config.shape(), model.num_layers, search)) {
         config.order = order;
         config.lone_ends = order.chunks > model.num_layers / num_stages;
+        // A frozen embedding alone has no backward.
+        if (config.lone_ends && model.frozen_blocks > 0) continue;
         found.push_back(config);
       }
     }
