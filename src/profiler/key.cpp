@@ -20,7 +20,7 @@ namespace brume::profiler {
 namespace {
 
 /// Changes with how the profiler times: figures of another way are measured anew.
-constexpr const char* timing = "timed beyond caches, in rounds and chains, across nodes";
+constexpr const char* timing = "timed beyond caches, in rounds and chains, across nodes, residuals";
 constexpr const char* beside_devices = ", updates of the host";  ///< what only these have
 constexpr const char* of_many_nodes = ", each two nodes";        ///< what only jobs on these have
 
