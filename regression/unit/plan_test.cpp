@@ -573,8 +573,8 @@ TEST(PlanCheck, SaysWhyRanksCannotShareASequence) {
   };
   EXPECT_EQ(gathers({8, 8}), "") << "as many ranks as there are heads, and pairs of chunks";
   EXPECT_EQ(gathers({3}), "plan: stage 0: 2 cp = 6 must divide seq_len = 16 for gather_keys = 1");
-  EXPECT_EQ(gathers({2, 4}).substr(0, 50), "plan: stages must have the same cp and gather_keys");
-  EXPECT_EQ(gathers({2, 1}).substr(0, 50), "plan: stages must have the same cp and gather_keys");
+  EXPECT_EQ(gathers({2, 4}).substr(0, 50), "plan: all stages must have the same cp and gather_");
+  EXPECT_EQ(gathers({2, 1}).substr(0, 50), "plan: all stages must have the same cp and gather_");
   model.seq_len = 18;
   EXPECT_EQ(refused(2, 1, 2),
             "plan: stage 0: tp = 2 must divide microbatch x seq_len / cp = 1 x 18 / 2, the tokens "
