@@ -51,8 +51,8 @@ Exchanges::Exchanges(const model::Config& model, const Costs& costs, SegmentKind
                      Recompute recompute) {
   using enum price::Collective;
   const model::AxisSet sums = model::sum_axes(kind);
-  const model::Segment segment = model::segment(
-      model, kind, {sums.with(model::Axis::cp), costs.sharing()});
+  const model::Segment segment =
+      model::segment(model, kind, {sums.with(model::Axis::cp), costs.sharing()});
   for (const model::Operator& op : segment.operators) {
     if (!model::is_exchange(op.kind)) continue;
     const bool scatters = op.kind == model::OperatorKind::reduce_scatter;
@@ -168,7 +168,7 @@ LayerCosts layer_costs(const model::Config& model, const Costs& costs, Recompute
 }
 
 Expr brings_ahead(const model::Config& model, const model::Block& layer, bool host_update,
-                   bool moves) {
+                  bool moves) {
   const Expr ready = 1.0 - kept_state(model, layer, host_update).weights_staged;
   return moves ? ready * (1.0 - less(0.0, Variables(model).a)) : ready;
 }

@@ -192,7 +192,7 @@ const deck::Schema<Profile>& profile_schema() {
     s.table("key", &Profile::key, key_schema(), "machine and model for which the profile is valid")
         .key("origin", &Profile::origin, {.help = "who measured, and when"})
         .key("generation", &Profile::generation,
-             {.help = "1: operators are those of generation; no training can be planned with them",
+             {.help = "1: operators of generation, which cannot plan a training",
               .min = 0,
               .max = 1,
               .if_not_least = true})
