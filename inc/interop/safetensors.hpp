@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -22,8 +23,8 @@ enum class Dtype { f32, bf16, f16 };
 inline constexpr std::int64_t dtype_bytes(Dtype dtype) { return dtype == Dtype::f32 ? 4 : 2; }
 const char* name(Dtype dtype);  ///< name in a file: "F32", "BF16", "F16"
 
-/// Whether a dtype of a file is one of these.
-bool is_readable(std::string_view dtype);
+/// The format of a dtype in a file; nothing for one whose values cannot be read so.
+std::optional<Dtype> readable(std::string_view dtype);
 
 /// Calls work(Value()) with the type of a dtype's values.
 template <typename Work>

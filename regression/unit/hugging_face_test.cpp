@@ -509,7 +509,7 @@ TEST_F(EightBitMatrix, ABlockHasAScale) {
       [&](auto row, auto column) { return scales_[std::size_t(row / 8 * 3 + column / 16)]; });
 }
 
-// As DeepSeek-V3's latent keys, which have 576 rows in blocks of 128.
+// DeepSeek-V3's latent keys have 576 rows in blocks of 128.
 TEST_F(EightBitMatrix, TheLastBlocksMayBeCut) {
   declare({7, 20});  // the other matrices have blocks of 8 x 16, which divide them
   write("_scale_inv", {5, 3});

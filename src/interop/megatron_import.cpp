@@ -193,9 +193,8 @@ class DeckText {
     line<double>("model.routed_scale", "moe-router-topk-scaling-factor", 1e-6);
     const bool corrects = given_.has("moe-router-enable-expert-bias");
     const double rate = given_.number<double>("moe-router-bias-update-rate", 0.0).value_or(1e-3);
-    const int chosen_groups = given_.number<int>("moe-router-group-topk", 0).value_or(0);
-    if ((corrects || chosen_groups > 0) &&
-        given_.text("moe-router-load-balancing-type") == "seq_aux_loss")
+    const int groups = given_.number<int>("moe-router-group-topk", 0).value_or(0);
+    if ((corrects || groups > 0) && given_.text("moe-router-load-balancing-type") == "seq_aux_loss")
       notes_.push_back(
           "seq_aux_loss: Megatron-LM counts the experts of largest score for it, Brume the chosen "
           "ones, which biases and groups change");
@@ -203,7 +202,6 @@ class DeckText {
       line("model.balance", std::string("bias"));
       line("model.balance_rate", rate);
     }
-    const int groups = chosen_groups;
     const std::optional<int> of = given_.number<int>("moe-router-num-groups");
     if (groups == 0 || groups == of) return;
     if (!of) given_.refuse("--moe-router-group-topk needs --moe-router-num-groups");
@@ -553,8 +551,7 @@ MegatronJob read_megatron(const std::string& path, const std::vector<std::string
         "--moe-router-group-topk {} with --moe-router-topk {}: Megatron-LM adds up {} "
         "scores of a group, Brume {}",
         model.groups_per_token, model.experts_per_token,
-        model.experts_per_token / model.groups_per_token,
-        model.router == model::RouterKind::sigmoid ? 2 : 1);
+        model.experts_per_token / model.groups_per_token, added_scores(model));
   const hardware::Cluster cluster = hardware::cluster(job.deck.cluster);
   job.plan = read_plan(given, job.deck, model, cluster, job.notes);
   plan::check(job.plan, model, cluster);

@@ -5,13 +5,18 @@
 
 namespace brume::interop {
 
+/// Scores of a group of experts that are added up here: two sigmoids, or one logit.
+inline int added_scores(const model::Config& model) {
+  return model.router == model::RouterKind::sigmoid ? 2 : 1;
+}
+
 /// Whether groups of experts are chosen as here. It adds up the k / groups_per_token largest scores
-/// of a group; here that are two sigmoids, or one logit.
+/// of a group.
 ///
 /// @source  Megatron-LM (August 2026), core/transformer/moe/moe_utils.py (group_limited_topk)
 inline bool chooses_groups_alike(const model::Config& model) {
-  const int added = model.router == model::RouterKind::sigmoid ? 2 : 1;
-  return model.expert_groups == 1 || model.experts_per_token / model.groups_per_token == added;
+  return model.expert_groups == 1 ||
+         model.experts_per_token / model.groups_per_token == added_scores(model);
 }
 
 /// Whether yarn's numbers are those that multi-latent attention has no arguments for.

@@ -301,7 +301,7 @@ void PretrainedWeights::Impl::check_tensors() const {
     return std::ranges::any_of(eight_bit_parts, [&](const std::string& part) {
       if (!tensor.ends_with(part)) return false;
       const auto of = places.find(tensor.substr(0, tensor.size() - part.size()));
-      return of != places.end() && !is_readable(of->second->tensors().at(of->first).dtype);
+      return of != places.end() && !readable(of->second->tensors().at(of->first).dtype);
     });
   };
   const auto is_part = [&](const std::string& tensor) {

@@ -55,8 +55,10 @@ const char* name(Dtype dtype) {
   return "";
 }
 
-bool is_readable(std::string_view dtype) {
-  return dtype == name(Dtype::f32) || dtype == name(Dtype::bf16) || dtype == name(Dtype::f16);
+std::optional<Dtype> readable(std::string_view dtype) {
+  for (const Dtype one : {Dtype::f32, Dtype::bf16, Dtype::f16})
+    if (dtype == name(one)) return one;
+  return std::nullopt;
 }
 
 std::string shown(std::string_view name) {
@@ -80,8 +82,7 @@ TensorFile::TensorFile(const fs::path& path)
 
 Dtype TensorFile::dtype(const std::string& tensor) const {
   const std::string& found = tensors_.at(tensor).dtype;
-  for (const Dtype dtype : {Dtype::f32, Dtype::bf16, Dtype::f16})
-    if (found == interop::name(dtype)) return dtype;
+  if (const std::optional<Dtype> dtype = readable(found)) return *dtype;
   throw Error(
       Failure::input,
       "{}: tensor {} has dtype {}: only F32, BF16, F16, and F8_E4M3 with scales can be read, "
