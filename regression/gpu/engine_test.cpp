@@ -14,7 +14,7 @@ plan::Plan plan_of(int stages, int dp, int tp, const plan::Stage& knobs) {
   plan.microbatches = 8 / dp;
   for (int s = 0; s < stages; ++s) {
     plan::Stage stage = knobs;
-    stage.layers = 4 / stages;
+    stage.layers = 2 / stages;
     stage.first_layer = s * stage.layers;
     stage.dp = dp;
     stage.tp = tp;
@@ -33,7 +33,7 @@ void expect_like(const test::Trained& one, const plan::Plan& plan, const model::
 
 /// Each knob alone, then all of them together, on one rank and on several.
 TEST(OnGpu, KnobsAloneAndTogetherTrainLikeOneRank) {
-  const model::Config model{.num_layers = 4,
+  const model::Config model{.num_layers = 2,
                             .hidden_size = 64,
                             .num_heads = 4,
                             .ffn_size = 256,
@@ -71,7 +71,7 @@ TEST(OnGpu, KnobsAloneAndTogetherTrainLikeOneRank) {
 /// Experts, and their losses, in plans that cut them, that divide them and that make them again.
 TEST(OnGpu, ExpertsTrainLikeOneRank) {
   const model::Config model{.family = &model::family("llama"),
-                            .num_layers = 4,
+                            .num_layers = 2,
                             .hidden_size = 64,
                             .num_heads = 4,
                             .num_experts = 6,
@@ -89,7 +89,7 @@ TEST(OnGpu, ExpertsTrainLikeOneRank) {
   const test::Trained one = test::train(test::one_rank_plan(model, 8), model, settings, data);
   EXPECT_LT(one.losses[2], 0.99 * one.losses[0]);
   for (const plan::Plan& plan :
-       {plan_of(1, 1, 1, {.ckpt_layers = 2, .act_offload_ratio = 0.5}),
+       {plan_of(1, 1, 1, {.ckpt_layers = 1, .act_offload_ratio = 0.5}),
         plan_of(1, 2, 2, {.zero_level = 3}), plan_of(2, 1, 2, {.weight_offload_ratio = 0.5}),
         plan_of(1, 2, 1, {.ep = 2}), plan_of(1, 1, 2, {.ep = 2, .ckpt_layers = 2})}) {
     expect_like(one, plan, model, settings, data);
@@ -99,7 +99,7 @@ TEST(OnGpu, ExpertsTrainLikeOneRank) {
 /// An adapter of layers in blocks of 4 and 8 bits.
 TEST(OnGpu, QuantizedModelsTrainLikeOneRank) {
   for (const int i : {0, 1}) {
-    model::Config model{.num_layers = 4,
+    model::Config model{.num_layers = 2,
                         .hidden_size = 64,
                         .num_heads = 4,
                         .ffn_size = 256,
@@ -112,7 +112,7 @@ TEST(OnGpu, QuantizedModelsTrainLikeOneRank) {
     const Settings settings = test::contract_settings(3);
     const test::Trained one = test::train(test::one_rank_plan(model, 8), model, settings, data);
     const plan::Plan plan = i == 0
-                                ? plan_of(1, 1, 1, {.ckpt_layers = 2, .weight_offload_ratio = 0.5})
+                                ? plan_of(1, 1, 1, {.ckpt_layers = 1, .weight_offload_ratio = 0.5})
                                 : plan_of(1, 2, 1, {.zero_level = 3});
     expect_like(one, plan, model, settings, data);
   }
@@ -120,7 +120,7 @@ TEST(OnGpu, QuantizedModelsTrainLikeOneRank) {
 
 /// In 8 bits plans differ by roundings, within the tolerances of the contract in these formats.
 TEST(OnGpu, FactorsOfEightBitsTrainLikeOneRank) {
-  model::Config model{.num_layers = 4,
+  model::Config model{.num_layers = 2,
                       .hidden_size = 64,
                       .num_heads = 4,
                       .ffn_size = 256,

@@ -134,7 +134,7 @@ TEST_P(ExpertAdaptersContract, RandomPlanTrainsLikeOneRank) {
       test::head_tokens(i));
 }
 
-INSTANTIATE_TEST_SUITE_P(Engine, ExpertAdaptersContract, ::testing::Range(0, test::trials(8)));
+INSTANTIATE_TEST_SUITE_P(Engine, ExpertAdaptersContract, ::testing::Range(0, test::trials(5)));
 
 class QuantizedContract : public ::testing::TestWithParam<int> {};
 
@@ -148,7 +148,7 @@ TEST_P(QuantizedContract, RandomPlanTrainsLikeOneRank) {
   expect_contract(model, test::plan_number(i, random, model), test::head_tokens(i));
 }
 
-INSTANTIATE_TEST_SUITE_P(Engine, QuantizedContract, ::testing::Range(0, test::trials(8)));
+INSTANTIATE_TEST_SUITE_P(Engine, QuantizedContract, ::testing::Range(0, test::trials(5)));
 
 /// A model of one rank that is quantized, or computes with the same weights as they are.
 test::Trained trained_with(const model::Config& model,
@@ -309,7 +309,7 @@ TEST_P(GatheredKeysContract, RandomPlanTrainsLikeOneRank) {
   expect_contract(model, plan, test::head_tokens(GetParam()));
 }
 
-INSTANTIATE_TEST_SUITE_P(Engine, GatheredKeysContract, ::testing::Range(0, test::trials(12)));
+INSTANTIATE_TEST_SUITE_P(Engine, GatheredKeysContract, ::testing::Range(0, test::trials(7)));
 
 TEST(GatheredKeys, HavePlansOfMoreRanksThanHeadsAndModelsOfAllKinds) {
   int more = 0, latent = 0, sinks = 0;
@@ -342,7 +342,7 @@ TEST_P(InterleavedContract, RandomPlanTrainsLikeOneRank) {
   expect_contract(model, plan, test::head_tokens(i));
 }
 
-INSTANTIATE_TEST_SUITE_P(Engine, InterleavedContract, ::testing::Range(0, test::trials(10)));
+INSTANTIATE_TEST_SUITE_P(Engine, InterleavedContract, ::testing::Range(0, test::trials(6)));
 
 class ZeroBubbleContract : public ::testing::TestWithParam<int> {};
 
@@ -419,7 +419,7 @@ TEST_P(LoneEndsContract, RandomPlanTrainsLikeOneRank) {
   expect_contract(model, plan, test::head_tokens(i));
 }
 
-INSTANTIATE_TEST_SUITE_P(Engine, LoneEndsContract, ::testing::Range(0, test::trials(8)));
+INSTANTIATE_TEST_SUITE_P(Engine, LoneEndsContract, ::testing::Range(0, test::trials(5)));
 
 class ReplicasContract : public ::testing::TestWithParam<int> {};
 
@@ -967,7 +967,7 @@ TEST_P(HostUpdateContract, PlansTrainToTheSameBits) {
   EXPECT_EQ(test::train(plan, model, settings, data).losses, on_device.losses) << plan::text(plan);
 }
 
-INSTANTIATE_TEST_SUITE_P(Engine, HostUpdateContract, ::testing::Range(0, test::trials(6)));
+INSTANTIATE_TEST_SUITE_P(Engine, HostUpdateContract, ::testing::Range(0, test::trials(4)));
 
 // Before anything is trained, and by its own name.
 TEST(Engine, ADirectoryThatCannotHoldTheDiskTierIsAnError) {

@@ -36,7 +36,7 @@ double off(double found_s, double right_s) { return std::abs(found_s / right_s -
 /// Shares of the simulated time by which a number of plans are off, in rising order.
 class PipelineModel : public testing::Test {
  protected:
-  static constexpr std::size_t plans = 60;
+  static constexpr std::size_t plans = 40;
 
   static void SetUpTestSuite() {
     constexpr int most_devices = 16;
@@ -88,7 +88,7 @@ TEST(PipelineModelOfClusters, AnalyzerIsWithinFivePercentOfTheSimulation) {
 
 // Units of two nodes and of four, whose links have a twentieth of the bandwidth of their nodes.
 TEST(PipelineModelOverLevels, AnalyzerIsCloseToTheSimulation) {
-  constexpr int most_devices = 32, plans = 12;
+  constexpr int most_devices = 32, plans = 8;
   test::ClusterPlans samples(11);
   int slower = 0;
   for (int i = 0; i < plans;) {
