@@ -133,10 +133,18 @@ void Training::start_engine() {
   all.beside_bytes = saving_->beside_bytes();
   if (samples_) all.lent_bytes = samples_->bytes();
   engine_.emplace(run_.plan, run_.model, all, crew_);
+  load_first_weights();
+  open_results();
+  saving_->open(*engine_);
+  recovery_.emplace(run_.deck, run_.model, run_.data_text, crew_, *engine_, *saving_);
+  checks_.emplace(run_.plan, run_.deck.training.compare_replicas_every, *engine_, crew_);
+}
+
+void Training::load_first_weights() {
   session_.begin_phase("reading the first weights", still_limit_s(run_.deck));
   if (leader_)
-    log::debug("threads: {} a rank, because {} ranks share this node's {} cores", threads_, ranks,
-               device::this_processor().given_cores);
+    log::debug("threads: {} a rank, because {} ranks share this node's {} cores", threads_,
+               session_.ranks_per_node(), device::this_processor().given_cores);
   if (const device::Description device = device::describe_device(); leader_ && device.memory_bytes)
     log::info("{}: {} of {} are taken, this rank's arena among them", device.name,
               format_bytes(double(device.memory_bytes - device.free_bytes)),
@@ -146,6 +154,9 @@ void Training::start_engine() {
   else if (run_.first_weights)
     load_weights(*run_.first_weights, run_.model, engine_->slabs(), crew_);
   if (run_.first_adapter) load_adapter(*run_.first_adapter, engine_->slabs(), crew_);
+}
+
+void Training::open_results() {
   const std::string& directory = run_.deck.output.directory;
   comm::together(crew_, [&] {
     if (!leader_) return;
@@ -164,9 +175,6 @@ void Training::start_engine() {
     metrics_log_.emplace(directory, description_, yardstick(run_), engine_->steps_done(),
                          run_.deck.output.tensorboard);
   });
-  saving_->open(*engine_);
-  recovery_.emplace(run_.deck, run_.model, run_.data_text, crew_, *engine_, *saving_);
-  checks_.emplace(run_.plan, run_.deck.training.compare_replicas_every, *engine_, crew_);
 }
 
 int train(const RunOptions& options, const Prepared& prepared, comm::Session& session,

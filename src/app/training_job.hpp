@@ -66,6 +66,7 @@ class BetweenSteps {
 /// Why a training ends before its last step; where there are several reasons, the last one counts.
 enum class Stop { none, max_minutes, slurm, signal };
 
+/// A training of one rank; all ranks of `crew` call the same functions in the same order.
 class Training {
  public:
   Training(const RunOptions& options, const Prepared& prepared, comm::Session& session,
@@ -84,14 +85,20 @@ class Training {
  private:
   // --- before the first step ---
 
-  /// What the plan will need and how long an iteration will take.
+  /// Predicts the memory and the step time of the plan, and checks that the memory is there.
   void predict();
+  /// @return the predicted time of a step
   double simulate(const std::vector<schedule::Program>& programs);
   /// Predicts the evaluation of a batch, with which a step on pairs begins. @return its time
   double predict_evaluation();
   /// A plan that somebody wrote may ask for what no test has seen. Each rank checks its Programs.
   void verify_given();
+  /// Takes memory, and opens checkpoints and results.
   void start_engine();
+  void load_first_weights();
+  /// Begins run.h5 and metrics.jsonl, and sets results of another run aside.
+  void open_results();
+
   // --- training ---
 
   /// @return 0, or when stopped early 75, and 71 where that loses what was trained
@@ -129,6 +136,7 @@ class Training {
   io::EvaluationRow evaluated();
   void evaluate();
   void checkpoint();
+
   // --- after the last step ---
 
   void finish(int code);
@@ -138,6 +146,7 @@ class Training {
   void finish_saving();
   void write_results();
   void write_trace();
+
   const RunOptions& options_;
   const Prepared& run_;
   comm::Session& session_;
