@@ -15,7 +15,6 @@
 #include <array>
 #include <cmath>
 #include <cstdlib>
-#include <iterator>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -27,6 +26,7 @@
 #include "kernels/types.hpp"
 #include "measure.hpp"
 #include "planned.hpp"
+#include "prediction_plans.hpp"
 #include "schedule/compile.hpp"
 #include "schedule/simulate.hpp"
 #include "tuner/tuner.hpp"
@@ -35,7 +35,6 @@ namespace {
 
 using namespace brume;
 
-constexpr int global_batch = 16;
 constexpr std::size_t twin_every = 10;
 constexpr std::size_t finalists = 5;
 
@@ -54,81 +53,6 @@ model::Config bench_model() {
           .ffn_size = 1024,
           .seq_len = 128,
           .vocab_size = 4096};
-}
-
-/// Two stages on a half of the ranks each, that differ in their layers and, where a half has more
-/// than one rank, in microbatch, dp and tp; in 1F1B and further ahead.
-std::vector<plan::Plan> unlike_stages(const model::Config& model, int ranks) {
-  std::vector<plan::Plan> all;
-  if (ranks % 2 != 0) return all;
-  const int half = ranks / 2;
-  for (const int layers : {model.num_layers / 3, model.num_layers - model.num_layers / 3})
-    for (const int b : {1, 4})
-      for (const int run_ahead : {1, 2}) {
-        if (global_batch % (half * b) != 0) continue;
-        plan::Plan plan{.global_batch = global_batch,
-                        .microbatches = global_batch / (half * b),
-                        .order = {.run_ahead = run_ahead},
-                        .stages = {}};
-        plan.stages.push_back(
-            {.layers = layers, .devices_per_node = half, .microbatch = b, .dp = half});
-        plan.stages.push_back({.first_layer = layers,
-                               .layers = model.num_layers - layers,
-                               .devices_per_node = half,
-                               .microbatch = b * half,
-                               .tp = half});
-        all.push_back(plan);
-      }
-  return all;
-}
-
-/// Every way to split over `ranks` into equal stages, with each memory knob alone and all together,
-/// where stages run further ahead in every other plan; and two stages that are unlike.
-std::vector<plan::Plan> plans(const model::Config& model, int ranks) {
-  using Change = void (*)(plan::Stage&);
-  const std::vector<Change> knobs{
-      [](plan::Stage&) {},
-      [](plan::Stage& s) { s.ckpt_layers = s.layers; },
-      [](plan::Stage& s) { s.optim_offload_ratio = 1.0; },
-      [](plan::Stage& s) { s.act_offload_ratio = 1.0; },
-      [](plan::Stage& s) { s.weight_offload_ratio = 1.0; },
-      [](plan::Stage& s) { s.grad_offload_ratio = 1.0; },
-      [](plan::Stage& s) { s.zero_level = 1; },
-      [](plan::Stage& s) { s.zero_level = 2; },
-      [](plan::Stage& s) { s.zero_level = 3; },
-      [](plan::Stage& s) {
-        s.zero_level = 1;
-        s.ckpt_layers = s.layers / 2;
-        s.optim_offload_ratio = s.act_offload_ratio = 0.5;
-      },
-      [](plan::Stage& s) {
-        s.zero_level = 3;
-        s.ckpt_layers = s.layers;
-        s.weight_offload_ratio = s.grad_offload_ratio = 0.5;
-        s.optim_offload_ratio = s.act_offload_ratio = 1.0;
-      },
-  };
-  std::vector<plan::Plan> all;
-  for (int stages = 1; stages <= std::min(ranks, 3); ++stages)
-    for (int tp = 1; tp * stages <= ranks; ++tp)
-      for (int b : {1, 4}) {
-        const int dp = ranks / (stages * tp);
-        if (stages * tp * dp != ranks || model.num_layers % stages || model.num_heads % tp ||
-            global_batch % (dp * b))
-          continue;
-        for (const Change& knob : knobs) {
-          plan::Plan plan = plan::equal_stages(model, global_batch, stages,
-                                               {.microbatch = b, .dp = dp, .tp = tp});
-          std::ranges::for_each(plan.stages, [&](plan::Stage& stage) {
-            knob(stage);
-            if (dp == 1) stage.zero_level = 0;  // means nothing there
-          });
-          if (stages > 1 && all.size() % 2 == 1) plan.order.run_ahead = 2;
-          if (std::ranges::find(all, plan) == all.end()) all.push_back(plan);
-        }
-      }
-  std::ranges::copy(unlike_stages(model, ranks), std::back_inserter(all));
-  return all;
 }
 
 /// Places of the values, the least one's first.
@@ -260,7 +184,8 @@ plan::Plan tuners_choice(const model::Config& model, const hardware::Cluster& cl
   search.microbatch = microbatches;
   std::string chosen;
   if (world.rank() == 0)
-    chosen = plan::text(tuner::tune(model, global_batch, cluster, profile, search).best[0].plan);
+    chosen =
+        plan::text(tuner::tune(model, perf::global_batch, cluster, profile, search).best[0].plan);
   return plan::parse(comm::broadcast(world, chosen, 0), "plan");
 }
 
@@ -287,7 +212,7 @@ void run(comm::Session& session, comm::Communicator& world, int rounds, const ch
   const auto profile_now = [&] {
     return perf::measured_profile(session, world, model, microbatches);
   };
-  std::vector<plan::Plan> all = plans(model, ranks);
+  std::vector<plan::Plan> all = perf::plans(model, ranks);
   std::erase_if(all, [&](const plan::Plan& plan) {
     return described(plan).find(wanted) == std::string::npos;
   });

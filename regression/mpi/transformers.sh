@@ -15,7 +15,7 @@ models=$BRUME_REGRESSION_DIR/data/hugging_face
 
 # What a config.json means where it leaves a key out.
 "$python" "$BRUME_REGRESSION_DIR/pytorch/config_classes.py" ||
-  { echo "keys in src/families/families.cpp differ from those of this version of the library"; exit 1; }
+  { echo "keys in src/families differ from those of this version of the library"; exit 1; }
 
 pairs=
 for model in "$models"/*; do

@@ -1,4 +1,4 @@
-"""Checks `class_keys` in src/families/families.cpp: the keys of config.json that each configuration class of the
+"""Checks `class_keys` in src/families: the keys of config.json that each configuration class of the
 Transformers library reads, with the value of a key that a file leaves out.
 
 Run:  python config_classes.py                                             (needs transformers 5, no GPU)
@@ -16,7 +16,7 @@ import textwrap
 
 import transformers
 
-ROWS = pathlib.Path(__file__).parents[2] / "src/families/families.cpp"
+ROWS = pathlib.Path(__file__).parents[2] / "src/families"
 ROW = re.compile(r'one\.name = "(\w+)";\s*one\.model_type = "(\w+)";\s*one\.class_keys =\s*R"\((.*?)\)"', re.S)
 BASE = {field.name for field in dataclasses.fields(transformers.PreTrainedConfig)}
 # No loss depends on these.
@@ -54,7 +54,7 @@ def keys(name, model_type):
 
 
 def main():
-    rows = ROW.findall(ROWS.read_text())
+    rows = [row for file in sorted(ROWS.glob("*.cpp")) for row in ROW.findall(file.read_text())]
     if not rows:
         sys.exit(f"{ROWS}: no architecture found")
     differ = False

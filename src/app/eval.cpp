@@ -18,6 +18,7 @@
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "comm/agree.hpp"
+#include "completions.hpp"
 #include "device/device.hpp"
 #include "device/memory.hpp"
 #include "engine/engine.hpp"
@@ -79,8 +80,9 @@ class Evaluation {
     std::vector<interop::TokenDocument> documents;
     std::optional<data::Sampler> data;
     comm::together(job_, [&] {
-      documents = read_completions();
-      data.emplace(sequences_of(documents));
+      documents = read_completions(
+          options_.completions, {.tokenizer = tokenizer_path(), .begin = options_.begin}, model_);
+      data.emplace(sequences_of(documents, options_.completions, model_));
     });
     const auto count = std::int64_t(documents.size());
     std::vector<double> likelihoods(documents.size()), misses(documents.size());
@@ -119,54 +121,6 @@ class Evaluation {
                                 .microbatch = 1,
                                 .dp = job_.size(),
                                 .zero_level = 3});
-  }
-
-  /// Prompts lose their first tokens until prompt and completion have T + 1; the last is no input.
-  std::vector<interop::TokenDocument> read_completions() const {
-    std::vector<interop::TokenDocument> documents = interop::read_documents(
-        options_.completions, {.tokenizer = tokenizer_path(), .begin = options_.begin});
-    for (std::size_t i = 0; i < documents.size(); ++i) {
-      interop::TokenDocument& document = documents[i];
-      const std::int64_t excess = std::ssize(document.tokens) - (model_.seq_len + 1);
-      const std::string where = fmt::format("{}: completion {}", options_.completions, i + 1);
-      require(document.turns.empty(), Failure::input,
-              "{} is a conversation: give a prompt and a completion instead", where);
-      require(document.given < std::ssize(document.tokens), Failure::input,
-              "{} has no token of its own", where);
-      require(document.given > 0, Failure::input,
-              "{} has no token before it, so its first one has no likelihood: give it a prompt, or "
-              "name a token by --begin",
-              where);
-      require(excess < document.given, Failure::input, "{} has {} tokens: at most seq_len = {} fit",
-              where, std::ssize(document.tokens) - document.given, model_.seq_len);
-      if (excess <= 0) continue;
-      document.tokens.erase(document.tokens.begin(), document.tokens.begin() + excess);
-      document.given -= excess;
-    }
-    require(!documents.empty(), Failure::input, "{}: holds no completions", options_.completions);
-    return documents;
-  }
-
-  /// A sequence for each, filled with what is not scored.
-  data::Sampler sequences_of(const std::vector<interop::TokenDocument>& documents) const {
-    std::vector<std::int32_t> tokens;
-    data::DocumentEnds ends;
-    const auto end_here = [&](std::int64_t answer) {
-      ends.ends.push_back(std::ssize(tokens));
-      ends.answers.push_back(answer);
-    };
-    for (const interop::TokenDocument& document : documents) {
-      const std::int64_t first = std::ssize(tokens);
-      tokens.insert(tokens.end(), document.tokens.begin(), document.tokens.end());
-      end_here(first + document.given);
-      tokens.resize(std::size_t(first + model_.seq_len + 1));
-      end_here(std::ssize(tokens));
-    }
-    for (const std::int32_t token : tokens)
-      require(token < model_.vocab_size, Failure::input,
-              "{}: its tokenizer makes token {}, the model has a vocabulary of {}",
-              options_.completions, token, model_.vocab_size);
-    return data::sampler_of(tokens, model_.vocab_size, ends, model_.seq_len, model_.isolated);
   }
 
   fs::path tokenizer_path() const {

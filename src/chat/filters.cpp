@@ -1,16 +1,17 @@
+/// @file Filters by their names, and filters of lists.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "base/error.hpp"
 #include "budget.hpp"
 #include "characters.hpp"
 #include "library.hpp"
-
+#include "text_filters.hpp"
 namespace brume::chat {
 namespace {
 
@@ -143,117 +144,6 @@ Value chosen(const Value& value, const Arguments& given, bool holds, bool attrib
   return Value::lazy_list(std::move(made));
 }
 
-/// A text, or so many spaces.
-std::string indent_of(const Value& width) {
-  if (width.text()) return *width.text();
-  const auto spaces = std::size_t(std::max<std::int64_t>(0, whole_of(width)));
-  require_size(spaces);
-  return std::string(spaces, ' ');
-}
-
-Value as_json(Run&, const Value& value, const Arguments& given) {
-  JsonStyle style;
-  const Value ascii = given.get(0, "ensure_ascii", false), indent = given.get(1, "indent", None{}),
-              separators = given.get(2, "separators", None{});
-  style.ascii = ascii.truth();
-  if (!indent.none()) {
-    style.indent = indent_of(indent);
-    style.between = ",";
-  }
-  if (!separators.none()) {
-    const std::vector<Value> both = separators.items();
-    require(both.size() == 2, Failure::input, "'separators' must be two texts");
-    style.between = text_of(both[0]);
-    style.after_key = text_of(both[1]);
-  }
-  style.sort_keys = given.get(3, "sort_keys", false).truth();
-  return json_text(value, style);
-}
-
-Value indented(Run&, const Value& value, const Arguments& given) {
-  const std::string before = indent_of(given.get(0, "width", 4));
-  const bool first = given.get(1, "first", false).truth(),
-             blank = given.get(2, "blank", false).truth();
-  std::string made;
-  bool begins = true;
-  for (const std::string& line : lines(value.str() + "\n")) {
-    if (!begins) made += "\n";
-    if (begins ? first : blank || !line.empty()) made += before;
-    made += line;
-    begins = false;
-    require_size(made.size());
-  }
-  return made;
-}
-
-/// A first letter of upper case behind white space, brackets and hyphens, others of lower case.
-Value headline(Run&, const Value& value, const Arguments&) {
-  std::u32string points = code_points(value.str());
-  bool begins = true;
-  for (char32_t& point : points) {
-    point = begins ? upper(point) : lower(point);
-    begins =
-        is_space(point) || std::u32string_view(U"-({[<").find(point) != std::u32string_view::npos;
-  }
-  return utf8(points);
-}
-
-Value escaped(Run&, const Value& value, const Arguments&) {
-  std::string made;
-  for (const char c : value.str()) {
-    require_size(made.size());
-    switch (c) {
-      case '&': made += "&amp;"; break;
-      case '<': made += "&lt;"; break;
-      case '>': made += "&gt;"; break;
-      case '"': made += "&#34;"; break;
-      case '\'': made += "&#39;"; break;
-      default: made += c;
-    }
-  }
-  return made;
-}
-
-Value as_whole(Run&, const Value& value, const Arguments& given) {
-  if (value.whole()) return *value.whole();
-  const Value otherwise = given.get(0, "default", 0);
-  if (const double* number = value.as<double>())
-    return std::abs(*number) < 9.2e18 ? Value(std::int64_t(*number)) : otherwise;
-  if (!value.text()) return otherwise;
-  const std::string text = stripped(*value.text(), Ends::both);
-  char* end = nullptr;
-  errno = 0;
-  const long long number = std::strtoll(
-      text.c_str(), &end, int(std::clamp<std::int64_t>(whole_of(given.get(1, "base", 10)), 2, 36)));
-  if (!text.empty() && *end == '\0' && errno == 0) return std::int64_t(number);
-  const double real = std::strtod(text.c_str(), &end);
-  return !text.empty() && *end == '\0' && std::abs(real) < 9.2e18 ? Value(std::int64_t(real))
-                                                                  : otherwise;
-}
-
-Value as_number(Run&, const Value& value, const Arguments& given) {
-  if (value.number()) return *value.number();
-  const Value otherwise = given.get(0, "default", 0.0);
-  if (!value.text()) return otherwise;
-  const std::string text = stripped(*value.text(), Ends::both);
-  char* end = nullptr;
-  const double number = std::strtod(text.c_str(), &end);
-  return !text.empty() && *end == '\0' ? Value(number) : otherwise;
-}
-
-Value rounded(Run&, const Value& value, const Arguments& given) {
-  require(value.number().has_value(), Failure::input, "round needs a number, found '{}'",
-          value.type());
-  const Value method = given.get(1, "method", "common");
-  if (value.whole() && method == Value("common")) return *value.whole();
-  const double scale = std::pow(10.0, double(whole_of(given.get(0, "precision", 0))));
-  const double scaled = *value.number() * scale;
-  const double made = method == Value("ceil")    ? std::ceil(scaled)
-                      : method == Value("floor") ? std::floor(scaled)
-                                                 : std::nearbyint(scaled);
-  return made / scale;
-}
-
 Value batched(Run&, const Value& value, const Arguments& given) {
   const std::int64_t count = whole_of(given.need(0, "linecount"));
   require(count >= 1, Failure::input, "a batch needs items");
@@ -359,55 +249,6 @@ Filter find_filter(std::string_view name) {
          return words;
        }}};
   const auto found = all.find(name == "d" ? "default" : name);
-  return found == all.end() ? nullptr : found->second;
-}
-
-Test find_test(std::string_view name) {
-  // Other names of tests.
-  static const std::map<std::string_view, std::string_view> names{
-      {"==", "eq"}, {"equalto", "eq"}, {"!=", "ne"}, {"<", "lt"},          {"lessthan", "lt"},
-      {"<=", "le"}, {">", "gt"},       {">=", "ge"}, {"greaterthan", "gt"}};
-  static const std::map<std::string_view, Test> all{
-      {"boolean", [](auto& v, auto&) { return v.template as<bool>() != nullptr; }},
-      {"callable", [](auto& v, auto&) { return v.function() != nullptr; }},
-      {"defined", [](auto& v, auto&) { return !v.undefined(); }},
-      {"divisibleby",
-       [](auto& v, auto& g) { return arithmetic("%", v, g.need(0, "num")) == Value(0); }},
-      {"eq", [](auto& v, auto& g) { return v == g.need(0, "other"); }},
-      {"even", [](auto& v, auto&) { return whole_of(v) % 2 == 0; }},
-      {"false", [](auto& v, auto&) { return v.template as<bool>() && !v.truth(); }},
-      {"filter", [](auto& v, auto&) { return v.text() && find_filter(*v.text()) != nullptr; }},
-      {"float", [](auto& v, auto&) { return v.template as<double>() != nullptr; }},
-      {"ge", [](auto& v, auto& g) { return comparison(">=", v, g.need(0, "other")); }},
-      {"gt", [](auto& v, auto& g) { return comparison(">", v, g.need(0, "other")); }},
-      {"in", [](auto& v, auto& g) { return comparison("in", v, g.need(0, "seq")); }},
-      {"integer", [](auto& v, auto&) { return v.template as<std::int64_t>() != nullptr; }},
-      {"iterable", [](auto& v, auto&) { return v.iterable(); }},
-      {"le", [](auto& v, auto& g) { return comparison("<=", v, g.need(0, "other")); }},
-      {"lower",
-       [](auto& v, auto&) {
-         return changed(v.str(), lower) == v.str() && changed(v.str(), upper) != v.str();
-       }},
-      {"lt", [](auto& v, auto& g) { return comparison("<", v, g.need(0, "other")); }},
-      {"mapping", [](auto& v, auto&) { return v.dict() != nullptr; }},
-      {"ne", [](auto& v, auto& g) { return !(v == g.need(0, "other")); }},
-      {"none", [](auto& v, auto&) { return v.none(); }},
-      {"number", [](auto& v, auto&) { return v.number().has_value(); }},
-      {"odd", [](auto& v, auto&) { return whole_of(v) % 2 != 0; }},
-      {"sameas",
-       [](auto& v, auto& g) {
-         return std::string_view(v.type()) == g.need(0, "other").type() && v == g.need(0, "other");
-       }},
-      {"sequence", [](auto& v, auto&) { return v.iterable(); }},
-      {"string", [](auto& v, auto&) { return v.text() != nullptr; }},
-      {"test", [](auto& v, auto&) { return v.text() && find_test(*v.text()) != nullptr; }},
-      {"true", [](auto& v, auto&) { return v.template as<bool>() && v.truth(); }},
-      {"undefined", [](auto& v, auto&) { return v.undefined() != nullptr; }},
-      {"upper", [](auto& v, auto&) {
-         return changed(v.str(), upper) == v.str() && changed(v.str(), lower) != v.str();
-       }}};
-  const auto other = names.find(name);
-  const auto found = all.find(other == names.end() ? name : other->second);
   return found == all.end() ? nullptr : found->second;
 }
 

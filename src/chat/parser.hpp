@@ -19,7 +19,7 @@ class Parser {
   Statement run();
 
  private:
-  // --- words (statements.cpp) ---
+  // --- words (parser.cpp) ---
   const Word& word() const { return words_[at_]; }
   bool is_sign(std::string_view text) const;
   bool is_name(std::string_view text) const;
@@ -40,16 +40,22 @@ class Parser {
   Statement body(const char* end);  ///< block up to a tag that only has this name, which is taken
   Statement statement();
   Statement if_statement();
-  Statement for_statement();
   Statement set_statement();
-  Statement macro_statement();
-  Statement call_statement();
   Statement filter_statement();
   Statement with_statement();
   Statement generation_statement();
-  Statement outside_loops(const std::function<Statement()>& parse);
   Expression capture(Statement inside);
+
+  // --- loops (loops.cpp) ---
+  Statement for_statement();
+  Statement outside_loops(const std::function<Statement()>& parse);
   std::vector<std::string> targets();
+  /// Gives variables the value, or its items where they are several.
+  static void assign(Run& run, const std::vector<std::string>& targets, Value value);
+
+  // --- macros (macros.cpp) ---
+  Statement macro_statement();
+  Statement call_statement();
   struct Parameter {
     std::string name;
     Expression otherwise = {};
@@ -58,6 +64,7 @@ class Parser {
   Expression macro(const std::string& name, std::vector<Parameter> parameters, Statement body);
 
   // --- expressions (expressions.cpp) ---
+  using Step = std::function<Value(Run&, const Value&)>;
   Expression expression();           ///< with `if else`
   Expression tuple_or_expression();  ///< "a, b" is a tuple
   Expression deciding(Expression (Parser::*next)(), std::string_view word, bool decides);
@@ -70,8 +77,12 @@ class Parser {
   Expression multiplied();
   Expression raised();
   Expression signed_value(bool with_filters = true);
+  static Expression list_of(std::vector<Expression> all, bool tuple);
+  Expression chain(Expression first, std::vector<Step> steps) const;
+  Expression left_to_right(Expression (Parser::*next)(), std::vector<std::string_view> signs);
+
+  // --- operands (operands.cpp) ---
   Expression primary();
-  using Step = std::function<Value(Run&, const Value&)>;
   void postfix(std::vector<Step>& steps);
   void filters(std::vector<Step>& steps);
   Step filter();
@@ -79,8 +90,6 @@ class Parser {
   Step subscript();
   using Call = std::function<Arguments(Run&)>;
   Call arguments();  ///< behind '('
-  Expression chain(Expression first, std::vector<Step> steps) const;
-  Expression left_to_right(Expression (Parser::*next)(), std::vector<std::string_view> signs);
   Expression list_until(std::string_view end, bool tuple, std::vector<Expression> first = {});
   Expression dictionary();
 

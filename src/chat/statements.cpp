@@ -1,74 +1,13 @@
+/// @file Statements of templates, parsed.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "base/error.hpp"
-#include "budget.hpp"
-#include "library.hpp"
 #include "parser.hpp"
 
 namespace brume::chat {
-namespace {
-constexpr int deepest_rule = 64;
-}
-
-Parser::Parser(std::vector<Word> words, const std::string& name)
-    : words_(std::move(words)), name_(name) {}
-
-Parser::Nested::Nested(Parser& of) : parser(of) {
-  if (++parser.depth_ <= deepest_rule) return;
-  --parser.depth_;
-  parser.fail(fmt::format("is nested more than {} deep", deepest_rule));
-}
-
-bool Parser::is_sign(std::string_view text) const {
-  return word().kind == Word::Kind::sign && word().text == text;
-}
-
-bool Parser::is_name(std::string_view text) const {
-  return word().kind == Word::Kind::name && word().text == text;
-}
-
-bool Parser::take_sign(std::string_view text) {
-  const bool here = is_sign(text);
-  at_ += here ? 1 : 0;
-  return here;
-}
-
-bool Parser::take_name(std::string_view text) {
-  const bool here = is_name(text);
-  at_ += here ? 1 : 0;
-  return here;
-}
-
-void Parser::need_sign(std::string_view text) {
-  if (!take_sign(text)) fail_here(fmt::format("'{}'", text));
-}
-
-void Parser::need_name(std::string_view text) {
-  if (!take_name(text)) fail_here(fmt::format("'{}'", text));
-}
-
-void Parser::need_end() {
-  if (word().kind != Word::Kind::end) fail_here("the end of the tag");
-  ++at_;
-}
-
-std::string Parser::name() {
-  if (word().kind != Word::Kind::name) fail_here("a name");
-  return words_[at_++].text;
-}
-
-void Parser::fail(const std::string& message) const {
-  throw Error(Failure::input, "{}:{}: {}", name_, word().line, message);
-}
-
-void Parser::fail_here(std::string_view expected) const {
-  const bool tag = word().kind == Word::Kind::begin;
-  fail(fmt::format("expected {}, found '{:.40}'", expected, words_[at_ + (tag ? 1 : 0)].text));
-}
-
 Statement Parser::run() {
   Statement all = block({});
   if (word().kind != Word::Kind::last) fail(fmt::format("unexpected '{}'", words_[at_ + 1].text));
@@ -109,14 +48,6 @@ Statement Parser::block(const std::vector<std::string_view>& ends) {
       if (const Flow flow = one(run); flow != Flow::on) return flow;
     return Flow::on;
   };
-}
-
-/// Parses a block in which a loop around it cannot be left.
-Statement Parser::outside_loops(const std::function<Statement()>& parse) {
-  const int loops = std::exchange(loops_, 0);
-  Statement made = parse();
-  loops_ = loops;
-  return made;
 }
 
 Statement Parser::body(const char* end) {
@@ -186,106 +117,6 @@ Statement Parser::if_statement() {
   };
 }
 
-std::vector<std::string> Parser::targets() {
-  std::vector<std::string> found;
-  const bool bracketed = take_sign("(");
-  do {
-    if (!found.empty() && word().kind != Word::Kind::name) break;
-    found.push_back(name());
-  } while (take_sign(","));
-  if (bracketed) need_sign(")");
-  return found;
-}
-
-namespace {
-
-/// Gives variables the value, or its items where they are several.
-void assign(Run& run, const std::vector<std::string>& targets, Value value) {
-  if (targets.size() == 1) return run.scope->set(targets.front(), std::move(value));
-  std::vector<Value> items = value.items();
-  require(items.size() == targets.size(), Failure::input, "{} values for {} variables",
-          items.size(), targets.size());
-  for (std::size_t i = 0; i < items.size(); ++i) run.scope->set(targets[i], std::move(items[i]));
-}
-
-/// The variable `loop` at an item.
-/// @param last  the arguments of loop.changed() before
-Value loop_at(const std::vector<Value>& items, std::size_t i, const std::shared_ptr<Value>& last) {
-  const auto count = std::ssize(items), index = std::int64_t(i);
-  auto loop = std::make_shared<Object>();
-  Dict& named = loop->attributes;
-  named.put("index", index + 1);
-  named.put("index0", index);
-  named.put("revindex", count - index);
-  named.put("revindex0", count - index - 1);
-  named.put("first", i == 0);
-  named.put("last", index == count - 1);
-  named.put("length", count);
-  named.put("depth", 1);
-  named.put("depth0", 0);
-  if (i > 0) named.put("previtem", items[i - 1]);
-  if (index + 1 < count) named.put("nextitem", items[i + 1]);
-  named.put("cycle", Function{"cycle", [i](Run&, const Arguments& given) -> Value {
-                                require(!given.positional.empty(), Failure::input,
-                                        "loop.cycle needs a value");
-                                return given.positional[i % given.positional.size()];
-                              }});
-  // Were the arguments held here, they could hold this function.
-  named.put(
-      "changed",
-      Function{"changed", [before = std::weak_ptr(last)](Run&, const Arguments& given) -> Value {
-                 const auto held = before.lock();
-                 if (!held) return true;
-                 const Value now = Value::list(given.positional);
-                 return now != std::exchange(*held, now);
-               }});
-  return loop;
-}
-
-}  // namespace
-
-Statement Parser::for_statement() {
-  std::vector<std::string> variables = targets();
-  need_name("in");
-  Expression values = or_expression();
-  Expression condition = take_name("if") ? expression() : Expression();
-  if (is_name("recursive")) fail("recursive loops are not supported");
-  need_end();
-  ++loops_;
-  Statement turn = block({"else", "endfor"});
-  --loops_;
-  Statement otherwise = otherwise_until("endfor");
-  return [variables = std::move(variables), values = std::move(values),
-          condition = std::move(condition), turn = std::move(turn),
-          otherwise = std::move(otherwise), line = word().line](Run& run) {
-    std::vector<Value> items = values(run).items();
-    if (condition)
-      std::erase_if(items, [&](const Value& item) {
-        bool stays = false;
-        run.step(line);
-        run.within_scope([&] {
-          assign(run, variables, item);
-          stays = condition(run).truth();
-        });
-        return !stays;
-      });
-    const auto last = std::make_shared<Value>();
-    bool any_ended = false;  // as Jinja has it, else is for loops without a whole turn
-    for (std::size_t i = 0; i < items.size(); ++i) {
-      Flow flow = Flow::on;
-      run.step(line);
-      run.within_scope([&] {
-        assign(run, variables, items[i]);
-        run.scope->set("loop", loop_at(items, i, last));
-        flow = turn(run);
-      });
-      if (flow == Flow::leave) break;
-      any_ended = any_ended || flow == Flow::on;
-    }
-    return !any_ended && otherwise ? otherwise(run) : Flow::on;
-  };
-}
-
 Statement Parser::set_statement() {
   std::vector<std::string> variables = targets();
   std::string attribute;
@@ -319,88 +150,6 @@ Statement Parser::set_statement() {
 Expression Parser::capture(Statement inside) {
   return [inside = std::move(inside)](Run& run) -> Value {
     return run.captured([&] { inside(run); });
-  };
-}
-
-std::vector<Parser::Parameter> Parser::parameters() {
-  std::vector<Parameter> found;
-  need_sign("(");
-  while (!take_sign(")")) {
-    if (!found.empty()) need_sign(",");
-    if (!found.empty() && take_sign(")")) break;
-    Parameter& one = found.emplace_back(Parameter{name()});
-    if (take_sign("=")) one.otherwise = expression();
-  }
-  return found;
-}
-
-Expression Parser::macro(const std::string& name, std::vector<Parameter> parameters,
-                         Statement body) {
-  struct Macro {
-    std::string name;
-    std::vector<Parameter> parameters;
-    Statement body;
-
-    Value call(Run& run, const Arguments& given, std::shared_ptr<Scope> around) const {
-      const std::size_t count = parameters.size();
-      for (const auto& argument : given.named)
-        require(
-            argument.first == "caller" ||
-                std::ranges::find(parameters, argument.first, &Parameter::name) != parameters.end(),
-            Failure::input, "the macro '{}' has no parameter '{}'", name, argument.first);
-      require(given.positional.size() <= count, Failure::input,
-              "the macro '{}' has {} parameters, found {} arguments", name, count,
-              given.positional.size());
-      const auto value_of = [&](std::size_t i) -> Value {
-        const Parameter& one = parameters[i];
-        if (const Value* found = given.find(i, one.name)) return *found;
-        if (one.otherwise) return one.otherwise(run);
-        return Undefined{fmt::format("parameter '{}' is missing", one.name)};
-      };
-      return run.captured(
-          [&] {
-            for (std::size_t i = 0; i < count; ++i) run.scope->set(parameters[i].name, value_of(i));
-            if (const Value* caller = given.find(count, "caller"))
-              run.scope->set("caller", *caller);
-            body(run);
-          },
-          std::move(around));
-    }
-  };
-  return [made = std::make_shared<const Macro>(
-              Macro{name, std::move(parameters), std::move(body)})](Run& defining) -> Value {
-    // Were the scope held here, it could hold this macro.
-    return Function{made->name, [made, around = std::weak_ptr(defining.scope)](
-                                    Run& run, const Arguments& given) {
-                      return made->call(run, given, around.lock());
-                    }};
-  };
-}
-
-Statement Parser::macro_statement() {
-  std::string named = name();
-  std::vector<Parameter> list = parameters();
-  Statement inside = outside_loops([&] { return body("endmacro"); });
-  return [named, make = macro(named, std::move(list), std::move(inside))](Run& run) {
-    run.scope->set(named, make(run));
-    return Flow::on;
-  };
-}
-
-Statement Parser::call_statement() {
-  std::vector<Parameter> list = is_sign("(") ? parameters() : std::vector<Parameter>();
-  Expression callee = primary();
-  std::vector<Step> steps;
-  while (is_sign(".") || is_sign("[")) postfix(steps);
-  need_sign("(");
-  Call given = arguments();
-  Statement inside = outside_loops([&] { return body("endcall"); });
-  return [callee = chain(std::move(callee), std::move(steps)), given = std::move(given),
-          caller = macro("caller", std::move(list), std::move(inside))](Run& run) {
-    Arguments with_caller = given(run);
-    with_caller.named.emplace_back("caller", caller(run));
-    run.write(run.call(callee(run), with_caller).str());
-    return Flow::on;
   };
 }
 

@@ -1,15 +1,12 @@
+/// @file Values of chat templates: how they are made, asked and compared.
 #include "value.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <cmath>
-#include <limits>
+#include <cstdint>
 
 #include "base/error.hpp"
 #include "budget.hpp"
 #include "characters.hpp"
-
 namespace brume::chat {
 namespace {
 
@@ -20,135 +17,6 @@ void require_depth(int depth) {
   require(depth <= deepest_value, Failure::input, "values are nested more than {} deep",
           deepest_value);
 }
-
-std::string number_text(double value) {
-  if (std::isnan(value)) return "nan";
-  if (std::isinf(value)) return value < 0.0 ? "-inf" : "inf";
-  std::string text = fmt::format("{}", value);
-  if (text.find_first_of(".e") == text.npos) text += ".0";
-  return text;
-}
-
-std::string python_quoted(std::string_view text) {
-  const char mark = text.find('\'') != text.npos && text.find('"') == text.npos ? '"' : '\'';
-  std::string made(1, mark);
-  for (const char32_t point : code_points(text)) {
-    if (point == '\\' || point == char32_t(mark))
-      made.append({'\\', char(point)});
-    else if (point == '\n')
-      made += "\\n";
-    else if (point == '\r')
-      made += "\\r";
-    else if (point == '\t')
-      made += "\\t";
-    else if (is_printable(point))
-      made += utf8({&point, 1});
-    else if (point < 0x100)
-      made += fmt::format("\\x{:02x}", std::uint32_t(point));
-    else if (point < 0x10000)
-      made += fmt::format("\\u{:04x}", std::uint32_t(point));
-    else
-      made += fmt::format("\\U{:08x}", std::uint32_t(point));
-  }
-  return made += mark;
-}
-
-std::string json_quoted(std::string_view text, bool ascii) {
-  std::string made = "\"";
-  for (const char32_t point : code_points(text)) {
-    const auto number = std::uint32_t(point);
-    switch (point) {
-      case '"': made += "\\\""; break;
-      case '\\': made += "\\\\"; break;
-      case '\n': made += "\\n"; break;
-      case '\r': made += "\\r"; break;
-      case '\t': made += "\\t"; break;
-      case '\f': made += "\\f"; break;
-      case '\b': made += "\\b"; break;
-      default:
-        if (number >= 0x20 && (number < 0x7f || !ascii))
-          made += utf8({&point, 1});
-        else if (number < 0x10000)
-          made += fmt::format("\\u{:04x}", number);
-        else
-          made += fmt::format("\\u{:04x}\\u{:04x}", 0xd800 + ((number - 0x10000) >> 10),
-                              0xdc00 + ((number - 0x10000) & 0x3ff));
-    }
-  }
-  return made += '"';
-}
-
-/// A key of an object of JSON.
-std::string key_text(const Value& key) {
-  if (key.text()) return *key.text();
-  if (const bool* flag = key.as<bool>()) return *flag ? "true" : "false";
-  if (key.none()) return "null";
-  require(key.number().has_value(), Failure::input, "keys of JSON must be str, not {}", key.type());
-  return key.str();
-}
-
-class JsonWriter {
- public:
-  explicit JsonWriter(const JsonStyle& style) : style_(style) {}
-
-  void write(const Value& value) {
-    if (const std::string* string = value.text()) {
-      text += json_quoted(*string, style_.ascii);
-    } else if (const List* list = value.list()) {
-      block('[', ']', list->items.size(), [&](std::size_t i) { write(list->items[i]); });
-    } else if (const Dict* dict = value.dict()) {
-      std::vector<std::pair<Value, Value>> sorted;
-      if (style_.sort_keys) {
-        sorted = dict->items;
-        std::ranges::stable_sort(
-            sorted, [](const auto& a, const auto& b) { return a.first.compare(b.first) < 0; });
-      }
-      const auto& items = style_.sort_keys ? sorted : dict->items;
-      block('{', '}', items.size(), [&](std::size_t i) {
-        text += json_quoted(key_text(items[i].first), style_.ascii) + style_.after_key;
-        write(items[i].second);
-      });
-    } else if (const bool* flag = value.as<bool>()) {
-      text += *flag ? "true" : "false";
-    } else if (value.none()) {
-      text += "null";
-    } else {
-      require(value.number().has_value(), Failure::input, "JSON has no {}", value.type());
-      const double number = *value.number();
-      text += std::isnan(number)   ? "NaN"
-              : std::isinf(number) ? (number < 0.0 ? "-Infinity" : "Infinity")
-                                   : value.str();
-    }
-    require_size(text.size());
-    charge(sizeof(Value));
-  }
-
-  std::string text;
-
- private:
-  template <class Write>
-  void block(char begin, char end, std::size_t count, const Write& write_item) {
-    text += begin;
-    ++level_;
-    for (std::size_t i = 0; i < count; ++i) {
-      if (i > 0) text += style_.between;
-      new_line();
-      write_item(i);
-    }
-    --level_;
-    if (count > 0) new_line();
-    text += end;
-  }
-  void new_line() {
-    if (!style_.indent) return;
-    require_size(text.size() + style_.indent->size() * std::size_t(level_));
-    text += '\n';
-    for (int i = 0; i < level_; ++i) text += *style_.indent;
-  }
-
-  const JsonStyle& style_;
-  int level_ = 0;
-};
 
 int order(const auto& a, const auto& b) { return a < b ? -1 : a > b ? 1 : 0; }
 
@@ -302,37 +170,6 @@ const char* Value::type() const {
   return function() ? "function" : "object";
 }
 
-std::string Value::str() const {
-  if (text()) return *text();
-  if (undefined()) return {};
-  return repr();
-}
-
-std::string Value::repr() const {
-  if (undefined()) return "Undefined";
-  if (none()) return "None";
-  if (const bool* flag = as<bool>()) return *flag ? "True" : "False";
-  if (const std::int64_t* number = as<std::int64_t>()) return fmt::format("{}", *number);
-  if (const double* number = as<double>()) return number_text(*number);
-  if (text()) return python_quoted(*text());
-  std::string made;
-  const auto join = [&](const std::string& item) {
-    require_size(made.size() + item.size());
-    charge(item.size());
-    made += (made.empty() ? "" : ", ") + item;
-  };
-  if (const List* found = list()) {
-    for (const Value& item : found->items) join(item.repr());
-    if (!found->tuple) return "[" + made + "]";
-    return "(" + made + (found->items.size() == 1 ? ",)" : ")");
-  }
-  if (const Dict* found = dict()) {
-    for (const auto& [key, value] : found->items) join(key.repr() + ": " + value.repr());
-    return "{" + made + "}";
-  }
-  return function() ? fmt::format("<function {}>", function()->name) : "<object>";
-}
-
 bool Value::iterable() const { return undefined() || text() || list() || dict(); }
 
 std::vector<Value> Value::items() const {
@@ -400,12 +237,6 @@ bool Value::contains(const Value& item) const {
   if (list()) return std::ranges::find(list()->items, item) != list()->items.end();
   require(undefined() != nullptr, Failure::input, "'{}' has no items", type());
   return false;
-}
-
-std::string json_text(const Value& value, const JsonStyle& style) {
-  JsonWriter writer(style);
-  writer.write(value);
-  return std::move(writer.text);
 }
 
 }  // namespace brume::chat

@@ -1,3 +1,4 @@
+/// @file Which format of codes a tensor has.
 #include "coded_tensor.hpp"
 
 #include <algorithm>
@@ -15,6 +16,13 @@ bool is_part_of_codes(std::string_view name, std::string_view tensor) {
     return std::ranges::find(parts, name) != std::end(parts);
   };
   return among(four_bit_parts) || among(mxfp4_parts) || among(eight_bit_parts);
+}
+
+std::vector<std::uint8_t> bytes_of(const TensorFile& file, const std::string& tensor,
+                                   std::int64_t first, std::int64_t end) {
+  std::vector<std::uint8_t> found(std::size_t(end - first), 0);
+  file.read_bytes(tensor, first, std::as_writable_bytes(std::span(found)));
+  return found;
 }
 
 std::unique_ptr<CodedTensor> coded_tensor(const std::string& tensor, const FileOf& files,

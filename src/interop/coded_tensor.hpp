@@ -1,6 +1,7 @@
 /// @file Tensors of safetensors files whose values are made of codes, in all formats that are read.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -33,6 +34,22 @@ class CodedTensor {
   /// Values from element `first` on. @throws Error(input) when a file cannot be read
   virtual void read(std::int64_t first, std::span<float> values) const = 0;
 };
+
+/// Calls decode(begin, part) for each part of `values` whose codes are read at once; `begin` is the
+/// part's first element, and `first` that of all values.
+template <class Decode>
+void decode_parts(std::int64_t first, std::span<float> values, Decode&& decode) {
+  constexpr std::size_t largest = std::size_t{1} << 20;
+  for (; !values.empty(); values = values.subspan(std::min(largest, values.size()))) {
+    const std::span<float> part = values.first(std::min(largest, values.size()));
+    decode(first, part);
+    first += std::ssize(part);
+  }
+}
+
+/// Bytes [first, end) of a tensor.
+std::vector<std::uint8_t> bytes_of(const TensorFile& file, const std::string& tensor,
+                                   std::int64_t first, std::int64_t end);
 
 /// @param declared  by config.json, for matrices in 8 bits
 /// @return null if the files have no codes of this name

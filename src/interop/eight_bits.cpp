@@ -1,3 +1,4 @@
+/// @file Tensors of 8-bit floats: their scales, and their values.
 #include "eight_bits.hpp"
 
 #include <fmt/ranges.h>
@@ -83,8 +84,8 @@ void EightBitTensor::read_scales() {
   const TensorEntry& entry = scales_file_->tensors().at(scales_name_);
   scales_.resize(std::size_t(entry.elements));
   if (entry.dtype != powers_dtype) return scales_file_->read(scales_name_, 0, scales_);
-  std::vector<std::uint8_t> exponents(scales_.size());
-  scales_file_->read_bytes(scales_name_, 0, std::as_writable_bytes(std::span(exponents)));
+  const std::vector<std::uint8_t> exponents =
+      bytes_of(*scales_file_, scales_name_, 0, entry.elements);
   std::ranges::transform(exponents, scales_.begin(),
                          [](int exponent) { return std::ldexp(1.0f, exponent - 127); });
 }
@@ -96,12 +97,9 @@ void EightBitTensor::read(std::int64_t first, std::span<float> values) const {
       all[code] = float(float8_e4m3::from_bits(std::uint8_t(code)));
     return all;
   }();
-  constexpr std::int64_t piece = std::int64_t{1} << 20;
-  std::vector<std::uint8_t> codes;
-  for (std::int64_t done = 0; done < std::ssize(values); done += piece) {
-    const std::int64_t begin = first + done, count = std::min(piece, std::ssize(values) - done);
-    codes.resize(std::size_t(count));
-    codes_->read_bytes(tensor_, begin, std::as_writable_bytes(std::span(codes)));
+  decode_parts(first, values, [&](std::int64_t begin, std::span<float> part) {
+    const std::int64_t count = std::ssize(part);
+    const std::vector<std::uint8_t> codes = bytes_of(*codes_, tensor_, begin, begin + count);
     for (std::int64_t i = 0; i < count;) {  // to the end of a block's row
       const std::int64_t row = (begin + i) / columns_, column = (begin + i) % columns_;
       const std::int64_t scale_row = row / rows_ * scale_rows_ + row % rows_ / block_.first;
@@ -109,9 +107,9 @@ void EightBitTensor::read(std::int64_t first, std::span<float> values) const {
       const float scale = scales_[std::size_t(scale_row * scale_columns_ + of_row)];
       const std::int64_t left = std::min((of_row + 1) * block_.second, columns_) - column;
       for (const std::int64_t end = std::min(count, i + left); i < end; ++i)
-        values[std::size_t(done + i)] = widened[codes[std::size_t(i)]] * scale;
+        part[std::size_t(i)] = widened[codes[std::size_t(i)]] * scale;
     }
-  }
+  });
 }
 
 }  // namespace brume::interop

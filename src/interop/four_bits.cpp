@@ -1,8 +1,8 @@
+/// @file Tensors of 4-bit codes, as bitsandbytes stores them: their parts, and their values.
 #include "four_bits.hpp"
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
@@ -87,13 +87,6 @@ FourBitTensor::Part FourBitTensor::part(const std::string& suffix, const char* d
   return part;
 }
 
-std::vector<std::uint8_t> FourBitTensor::bytes(const Part& part, std::int64_t first,
-                                               std::int64_t count) const {
-  std::vector<std::uint8_t> found(std::size_t(count), 0);
-  part.file->read_bytes(part.name, first, std::as_writable_bytes(std::span(found)));
-  return found;
-}
-
 std::vector<float> FourBitTensor::floats(const Part& part, std::int64_t first,
                                          std::int64_t count) const {
   std::vector<float> found(std::size_t(count), 0.0f);
@@ -103,7 +96,8 @@ std::vector<float> FourBitTensor::floats(const Part& part, std::int64_t first,
 
 std::vector<float> FourBitTensor::scales(std::int64_t first, std::int64_t count) const {
   if (nested_block_ == 0) return floats(absmax_, first, count);
-  const std::vector<std::uint8_t> codes = bytes(absmax_, first, count);
+  const std::vector<std::uint8_t> codes =
+      bytes_of(*absmax_.file, absmax_.name, first, first + count);
   const std::int64_t before = first / nested_block_, end = ceil_div(first + count, nested_block_);
   const std::vector<float> nested = floats(nested_absmax_, before, end - before);
   std::vector<float> found;
@@ -115,21 +109,18 @@ std::vector<float> FourBitTensor::scales(std::int64_t first, std::int64_t count)
 }
 
 void FourBitTensor::read(std::int64_t first, std::span<float> values) const {
-  constexpr std::int64_t piece = std::int64_t{1} << 20;
-  for (std::int64_t done = 0; done < std::ssize(values); done += piece) {
-    const std::int64_t begin = first + done, count = std::min(piece, std::ssize(values) - done);
+  decode_parts(first, values, [&](std::int64_t begin, std::span<float> part) {
+    const std::int64_t end = begin + std::ssize(part);
     const std::int64_t first_byte = begin / 2, first_block = begin / block_;
     const std::vector<std::uint8_t> codes =
-        bytes(codes_, first_byte, ceil_div(begin + count, std::int64_t{2}) - first_byte);
-    const std::vector<float> scale =
-        scales(first_block, ceil_div(begin + count, block_) - first_block);
-    for (std::int64_t i = 0; i < count; ++i) {
-      const std::int64_t at = begin + i;
+        bytes_of(*codes_.file, codes_.name, first_byte, ceil_div(end, std::int64_t{2}));
+    const std::vector<float> scale = scales(first_block, ceil_div(end, block_) - first_block);
+    for (std::int64_t at = begin; at < end; ++at) {
       const int pair = codes[std::size_t(at / 2 - first_byte)];
-      values[std::size_t(done + i)] = values_[std::size_t(at % 2 == 0 ? pair >> 4 : pair & 15)] *
+      part[std::size_t(at - begin)] = values_[std::size_t(at % 2 == 0 ? pair >> 4 : pair & 15)] *
                                       scale[std::size_t(at / block_ - first_block)];
     }
-  }
+  });
 }
 
 }  // namespace brume::interop

@@ -48,7 +48,6 @@ class FourBitTensor : public CodedTensor {
   };
   Part part(const std::string& suffix, const char* dtype, std::int64_t elements,
             const FileOf& files) const;
-  std::vector<std::uint8_t> bytes(const Part& part, std::int64_t first, std::int64_t count) const;
   std::vector<float> floats(const Part& part, std::int64_t first, std::int64_t count) const;
   std::vector<float> scales(std::int64_t first, std::int64_t count) const;
 

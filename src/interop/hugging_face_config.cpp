@@ -1,10 +1,7 @@
+/// @file The config.json of a model, written.
 #include "hugging_face_config.hpp"
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include <algorithm>
-#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "base/error.hpp"
@@ -23,13 +20,6 @@ using nlohmann::json;
 
 constexpr std::size_t largest_config_bytes = std::size_t{16} << 20;
 
-template <typename... Args>
-void needs(bool holds, fmt::format_string<Args...> format, Args&&... args) {
-  if (!holds)
-    throw Error(Failure::input, "the Transformers library has no counterpart of this model: {}",
-                fmt::format(format, std::forward<Args>(args)...));
-}
-
 const char* torch_name(Dtype dtype) {
   switch (dtype) {
     case Dtype::f32: return "float32";
@@ -37,58 +27,6 @@ const char* torch_name(Dtype dtype) {
     case Dtype::f16: return "float16";
   }
   return "";
-}
-
-}  // namespace
-
-const Architecture& architecture(const Config& m) {
-  const std::vector<Architecture>& all = m.family->architectures;
-  const auto found = std::find_if(all.rbegin(), all.rend(), [&](const Architecture& one) {
-    return (m.qkv_bias || !one.qkv_bias) && (m.qk_norm || !one.qk_norm) &&
-           (m.window > 0 || !one.window) && (m.num_experts > 0) == one.experts &&
-           (m.shared_expert_ffn_size > 0) == one.shared_expert &&
-           (m.router == model::RouterKind::sigmoid) == one.sigmoid_router &&
-           m.qk_norm_joint == one.joint_qk_norm && m.latent() == one.latent;
-  });
-  return found == all.rend() ? all.front() : *found;
-}
-
-namespace {
-
-/// Titles of the families whose files have a key.
-std::string titles(std::string ConfigKeys::*key) {
-  std::vector<std::string> all;
-  for (const model::Family& family : families::families())
-    if (!(family.architectures.front().keys.*key).empty()) all.push_back(family.title);
-  return fmt::format("{}", fmt::join(all, " or "));
-}
-
-double query_scalar(const Config& m) {
-  return m.query_scalar > 0.0 ? m.query_scalar : m.head_dim();
-}
-
-bool holds(Limit::Kind kind, const Config& m) {
-  switch (kind) {
-    case Limit::Kind::qkv_bias: return m.qkv_bias;
-    case Limit::Kind::no_qkv_bias: return !m.qkv_bias;
-    case Limit::Kind::all_biases: return m.qkv_bias && m.linear_bias;
-    case Limit::Kind::equal_biases: return m.qkv_bias == m.linear_bias;
-    case Limit::Kind::all_key_heads: return m.kv_heads() == m.num_heads;
-    case Limit::Kind::heads_fill_hidden: return m.attention_size() == m.hidden_size;
-    case Limit::Kind::heads_divide_hidden: return m.hidden_size % m.num_heads == 0;
-    case Limit::Kind::no_layer_kinds: return m.windows.empty();
-    case Limit::Kind::no_window: return m.window == 0;
-    case Limit::Kind::no_qk_norm: return !m.qk_norm;
-    case Limit::Kind::gated_shared_expert: return m.shared_expert_gate;
-    case Limit::Kind::equal_shared_experts:
-      return !m.shared_expert_gate && m.shared_expert_ffn_size % m.expert_ffn_size == 0;
-    case Limit::Kind::normalized_topk: return m.normalize_topk;
-    case Limit::Kind::softmax_of_all: return !m.normalize_topk;
-    case Limit::Kind::one_rope_theta: return m.window_rope_theta == 0.0;
-    case Limit::Kind::no_attention_cap: return m.attention_cap == 0.0;
-    case Limit::Kind::whole_query_scalar: return query_scalar(m) == std::floor(query_scalar(m));
-  }
-  return false;
 }
 
 /// Writes the config.json of a model as one of its family's architectures.
@@ -102,7 +40,7 @@ class ConfigWriter {
         config_(json::parse(architecture_.written)) {}
 
   json write() {
-    check();
+    check_exportable(model_);
     config_.update({{"architectures", {architecture_.name}},
                     {"model_type", architecture_.model_type},
                     {names_.num_layers, model_.num_layers},
@@ -134,30 +72,6 @@ class ConfigWriter {
   bool has(Limit::Kind kind) const {
     return std::ranges::find(architecture_.limits, kind, &Limit::kind) !=
            architecture_.limits.end();
-  }
-
-  void check() const {
-    needs(!names_.query_scalar.empty() || model_.query_scalar == 0.0 ||
-              model_.query_scalar == model_.head_dim(),
-          "only {} has a query_scalar of its own", titles(&ConfigKeys::query_scalar));
-    needs(model_.latent() == architecture_.latent,
-          "latent attention is exported with experts and a shared expert only");
-    needs((model_.shared_expert_ffn_size > 0) == architecture_.shared_expert &&
-              (model_.router == model::RouterKind::sigmoid) == architecture_.sigmoid_router &&
-              model_.qk_norm_joint == architecture_.joint_qk_norm,
-          "no architecture has this choice of a router, of a shared expert, and of norms of "
-          "queries and keys over all heads");
-    needs(model_.expert_groups == 1 || !names_.expert_groups.empty(), "{} has no expert_groups",
-          architecture_.model_type);
-    needs(model_.routed_scale == 1.0 || !names_.routed_scale.empty(), "{} has no routed_scale",
-          architecture_.model_type);
-    for (const Limit& limit : architecture_.limits)
-      needs(holds(limit.kind, model_), "{}",
-            fmt::format(fmt::runtime(limit.text), query_scalar(model_)));
-    needs(!model_.rotary() || !names_.rotary_share.empty() || model_.latent() ||
-              model_.rotary_dim() == model_.head_dim(),
-          "only {} turns a part of a head, {} turns all", titles(&ConfigKeys::rotary_share),
-          model_.family->name);
   }
 
   void set_heads() {
@@ -206,8 +120,8 @@ class ConfigWriter {
       return;
     }
     const bool some_dense = reads("mlp_only_layers");
-    needs(some_dense || model_.first_dense_layers == 0, "all layers of a {} have experts",
-          architecture_.model_type);
+    export_needs(some_dense || model_.first_dense_layers == 0, "all layers of a {} have experts",
+                 architecture_.model_type);
     for (int layer = 0; layer < model_.first_dense_layers; ++layer)
       config_["mlp_only_layers"].push_back(layer);
   }
@@ -242,8 +156,8 @@ class ConfigWriter {
               {"beta_slow", scaling.beta_slow},
               {"original_max_position_embeddings", scaling.original_seq_len}};
     // The library looks for this key in no table of a kind of layers.
-    needs(scaling.truncate || !reads("rope_local_base_freq"),
-          "it truncates yarn's range where kinds of layers have angles of their own");
+    export_needs(scaling.truncate || !reads("rope_local_base_freq"),
+                 "it truncates yarn's range where kinds of layers have angles of their own");
     if (!scaling.truncate) rope["truncate"] = false;
     const auto set_given = [&](const char* key, double value) {
       if (value > 0.0) rope[key] = value;

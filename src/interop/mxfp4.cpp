@@ -1,8 +1,8 @@
+/// @file Tensors of MXFP4: blocks and scales, and their values.
 #include "mxfp4.hpp"
 
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <cmath>
 
 #include "base/numbers.hpp"
@@ -42,28 +42,20 @@ Mxfp4Tensor::Mxfp4Tensor(const std::string& tensor, const FileOf& files)
 }
 
 void Mxfp4Tensor::read(std::int64_t first, std::span<float> values) const {
-  constexpr std::int64_t piece = std::int64_t{1} << 20;
-  std::vector<std::uint8_t> codes, exponents;
-  const auto bytes = [](const TensorFile& file, const std::string& name, std::int64_t from,
-                        std::int64_t end, std::vector<std::uint8_t>& to) {
-    to.resize(std::size_t(end - from));
-    file.read_bytes(name, from, std::as_writable_bytes(std::span(to)));
-  };
-  for (std::int64_t done = 0; done < std::ssize(values); done += piece) {
-    const std::int64_t begin = first + done, count = std::min(piece, std::ssize(values) - done);
+  decode_parts(first, values, [&](std::int64_t begin, std::span<float> part) {
+    const std::int64_t end = begin + std::ssize(part);
     const std::int64_t first_byte = begin / 2, first_block = begin / block_values;
-    bytes(*blocks_, tensor_ + mxfp4_blocks, first_byte, ceil_div(begin + count, std::int64_t{2}),
-          codes);
-    bytes(*scales_, tensor_ + mxfp4_scales, first_block, ceil_div(begin + count, block_values),
-          exponents);
-    for (std::int64_t i = 0; i < count; ++i) {
-      const std::int64_t at = begin + i;
+    const std::vector<std::uint8_t> codes =
+        bytes_of(*blocks_, tensor_ + mxfp4_blocks, first_byte, ceil_div(end, std::int64_t{2}));
+    const std::vector<std::uint8_t> exponents =
+        bytes_of(*scales_, tensor_ + mxfp4_scales, first_block, ceil_div(end, block_values));
+    for (std::int64_t at = begin; at < end; ++at) {
       const int pair = codes[std::size_t(at / 2 - first_byte)];
       const int exponent = exponents[std::size_t(at / block_values - first_block)];
-      values[std::size_t(done + i)] =
+      part[std::size_t(at - begin)] =
           std::ldexp(values_of_codes[at % 2 == 0 ? pair & 15 : pair >> 4], exponent - 127);
     }
-  }
+  });
 }
 
 }  // namespace brume::interop

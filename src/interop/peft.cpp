@@ -1,17 +1,15 @@
+/// @file Adapters read in the format of PEFT: their configuration, and how it fits a model.
 #include "peft.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
 #include "base/error.hpp"
-#include "base/files.hpp"
 #include "base/log.hpp"
 #include "deck/json.hpp"
 #include "json_reader.hpp"
@@ -24,43 +22,8 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr const char* adapter_config_file = "adapter_config.json";
-constexpr const char* adapter_tensor_file = "adapter_model.safetensors";
 constexpr const char* pickled_adapter = "adapter_model.bin";
 constexpr std::size_t largest_adapter_config_bytes = std::size_t{1} << 20;
-
-/// The values of a factor as its tensor has them.
-std::vector<float> tensor_values(const Placed& placed, const FillSlabs& fill) {
-  std::vector<float> values(std::size_t(placed.parameter.elements()));
-  std::vector<engine::Slab> slabs{whole_slab(placed.parameter, values.data())};
-  fill(slabs);
-  std::vector<float> turned(values.size());
-  if (placed.transposed) {
-    const std::int64_t rows = placed.rows(), columns = placed.columns();
-    for (std::int64_t row = 0; row < rows; ++row)
-      for (std::int64_t column = 0; column < columns; ++column)
-        turned[std::size_t(column * rows + row)] = values[std::size_t(row * columns + column)];
-    return turned;
-  }
-  auto from = values.begin();
-  for (const RowRun& run : placed.runs) {
-    const std::int64_t count = run.count * placed.columns();
-    std::copy_n(from, count, turned.begin() + run.first * placed.columns());
-    from += count;
-  }
-  return turned;
-}
-
-/// One expert's values of a factor.
-std::vector<float> expert_values(const Placed& placed, std::int64_t expert, const FillSlabs& fill) {
-  const model::Parameter& parameter = placed.parameter;
-  std::vector<float> values(std::size_t(parameter.elements() / parameter.shape.front()));
-  std::vector<engine::Slab> slabs{whole_slab(parameter, values.data())};
-  slabs.front().elements = std::ssize(values);
-  slabs.front().first = expert * std::ssize(values);
-  fill(slabs);
-  return values;
-}
 
 constexpr std::pair<model::Module, std::string_view> expert_parameters[] = {
     {model::Module::experts_in, "mlp.experts.gate_up_proj"},
@@ -70,27 +33,6 @@ constexpr std::pair<model::Module, std::string_view> expert_parameters[] = {
 bool is_named(std::string_view parameter, const json& given) {
   const std::string name = given.is_string() ? given.get<std::string>() : "";
   return parameter == name || (!name.empty() && parameter.ends_with("." + name));
-}
-
-/// PEFT's name of experts' weights, which are no module; empty of others.
-std::string_view parameter_of(model::Module module) {
-  for (const auto& [one, name] : expert_parameters)
-    if (one == module) return name;
-  return {};
-}
-
-/// A module of a tensor: its name in a layer, or outside of layers that in the model.
-std::string module_in(std::string_view tensor, const model::Config& config) {
-  tensor.remove_prefix(peft_prefix.size());
-  for (const std::string_view end : {".lora_A.weight", ".lora_B.weight", ".weight", ".bias"})
-    if (tensor.ends_with(end)) {
-      tensor.remove_suffix(end.size());
-      break;
-    }
-  const families::TensorNames& names = config.family->tensors;
-  const std::string layers = names.prefix + names.layers;
-  if (tensor.starts_with(layers)) tensor = tensor.substr(tensor.find('.', layers.size()) + 1);
-  return std::string(tensor);
 }
 
 /// A key of adapter_config.json; null if the file leaves it out.
@@ -274,6 +216,12 @@ void check_adapter_config(const json& config, const model::Config& model, const 
 
 }  // namespace
 
+std::string_view parameter_of(model::Module module) {
+  for (const auto& [one, name] : expert_parameters)
+    if (one == module) return name;
+  return {};
+}
+
 fs::path adapter_file(const fs::path& directory, const model::Config& config) {
   check_adapter_config(adapter_config(directory), config,
                        (directory / adapter_config_file).string());
@@ -320,123 +268,6 @@ deck::AdapterKeys adapter_keys(const fs::path& directory, const model::Config& c
   for (const model::Module module : model::modules_to_save(config))
     if (has({.saved = {module}})) keys.modules_to_save.push_back(model::module_name(module));
   return keys;
-}
-
-void write_adapter(const fs::path& directory, const model::Config& config,
-                   const deck::AdapterKeys& keys, const std::string& base, Dtype dtype,
-                   const FillSlabs& fill) {
-  HuggingFaceLayout layout = adapter_layout(config);
-  for (NewTensor& tensor : layout.tensors) tensor.dtype = dtype;
-  TensorWriter file(directory / adapter_tensor_file, layout.tensors);
-  for (const Placed& placed : layout.parameters) file.write(tensor_values(placed, fill));
-  file.commit();
-
-  const double alpha = keys.alpha > 0.0 ? keys.alpha : keys.rank;
-  std::set<std::string> modules, parameters, saved;
-  json ranks = json::object(), alphas = json::object();
-  for (const Placed& placed : layout.parameters) {
-    const std::string_view parameter = parameter_of(placed.parameter.id.module);
-    const std::string module =
-        parameter.empty() ? module_in(placed.runs.front().tensor, config) : std::string(parameter);
-    const model::Adapter::Target* const target = config.adapter.find(placed.parameter.id.module);
-    (!parameter.empty() ? parameters : target ? modules : saved).insert(module);
-    if (target && target->rank != keys.rank) ranks[module] = target->rank;
-    if (target && target->alpha != alpha) alphas[module] = target->alpha;
-  }
-  const auto is_dense = [](const model::Adapter::Target& target) {
-    const std::string name = model::module_name(target.module);
-    return name.starts_with("mlp.") && !name.starts_with("mlp.experts.");
-  };
-  if (config.num_experts > 0 && std::ranges::any_of(config.adapter.targets, is_dense))
-    log::warn(
-        "{}: PEFT 0.21 leaves out terms of mlp.* but of experts in mixtures of experts, for which "
-        "it renames their projections; --merge writes a whole model with all terms",
-        directory.string());
-  const bool tied = config.tied_head && config.adapter.saves(model::Module::token);
-  const json written{
-      {"peft_type", "LORA"},
-      {"task_type", "CAUSAL_LM"},
-      {"base_model_name_or_path", base.empty() ? json() : json(base)},
-      {"inference_mode", true},
-      {"r", keys.rank},
-      {"lora_alpha", alpha},
-      {"use_rslora", keys.scaling == "rslora"},
-      {"target_modules", modules},
-      {"target_parameters", parameters.empty() ? json() : json(parameters)},
-      {"layers_to_transform", config.adapter.layers.empty() ? json() : json(config.adapter.layers)},
-      {"lora_dropout", 0.0},
-      {"bias", "none"},
-      {"fan_in_fan_out", config.family->tensors.transposed},
-      {"init_lora_weights", true},
-      {"modules_to_save", saved.empty() ? json() : json(saved)},
-      {"ensure_weight_tying", tied},
-      {"rank_pattern", ranks},
-      {"alpha_pattern", alphas}};
-  brume::write_file(directory / adapter_config_file, written.dump(2) + "\n");
-}
-
-std::map<std::string, Factors> factors(const HuggingFaceLayout& layout) {
-  constexpr std::string_view end = ".lora_A.weight";
-  static_assert(end.size() == std::string_view(".lora_B.weight").size());
-  std::map<std::string, Factors> all;
-  for (const Placed& placed : layout.parameters) {
-    if (!placed.parameter.id.is_adapter()) continue;
-    const bool of_experts = placed.parameter.id.is_of_experts();
-    const std::string& name = of_experts ? placed.parameter.name : placed.runs.front().tensor;
-    const std::size_t begin = of_experts ? 0 : peft_prefix.size(),
-                      until = of_experts ? name.rfind('.') : name.size() - end.size();
-    Factors& both = all[name.substr(begin, until - begin) + ".weight"];
-    (placed.parameter.id.part == model::Part::lora_a ? both.a : both.b) = &placed;
-  }
-  return all;
-}
-
-AdapterTerm::AdapterTerm(const Factors& factors, const model::Adapter& adapter, Dtype dtype,
-                         const FillSlabs& fill, std::int64_t first_row)
-    : rank_(*std::prev(factors.a->parameter.shape.end(), 2)),
-      width_(factors.a->columns()),
-      scale_(float(adapter.scale(*adapter.find(factors.a->parameter.id.module)))),
-      dtype_(dtype) {
-  const model::Parameter &a = factors.a->parameter, &b = factors.b->parameter;
-  if (!a.id.is_of_experts()) {
-    a_ = tensor_values(*factors.a, fill), b_ = tensor_values(*factors.b, fill);
-    return;
-  }
-  const std::int64_t rows = b.elements() / (b.shape.front() * rank_);  // of an expert
-  first_row_ = first_row % rows;
-  a_ = expert_values(*factors.a, first_row / rows, fill);
-  b_ = expert_values(*factors.b, first_row / rows, fill);
-}
-
-MergeSums AdapterTerm::add(std::int64_t row, std::int64_t column, std::int64_t columns,
-                           std::span<float> values) const {
-  MergeSums sums;
-  std::vector<float> term(static_cast<std::size_t>(columns));
-  for (; !values.empty(); ++row, values = values.subspan(term.size())) {
-    std::ranges::fill(term, 0.0f);
-    for (std::int64_t k = 0; k < rank_; ++k) {
-      const float b = b_[(first_row_ + row) * rank_ + k];
-      const float* a = a_.data() + k * width_ + column;
-      for (std::int64_t i = 0; i < columns; ++i) term[i] += b * a[i];
-    }
-    with_values(dtype_, [&]<typename Value>(Value) {
-      for (std::int64_t i = 0; i < columns; ++i) {
-        const float before = values[i], added = scale_ * term[i];
-        values[i] += added;
-        sums.weights += double(before) * before;
-        sums.terms += double(added) * added;
-        sums.kept += double(added) * (double(Value(values[i])) - double(Value(before)));
-      }
-    });
-  }
-  return sums;
-}
-
-MergeSums& MergeSums::operator+=(const MergeSums& other) {
-  weights += other.weights;
-  terms += other.terms;
-  kept += other.kept;
-  return *this;
 }
 
 }  // namespace brume::interop

@@ -11,12 +11,22 @@
 #include <map>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "hugging_face_layout.hpp"
 #include "interop/hugging_face.hpp"
 
 namespace brume::interop {
+
+inline constexpr const char* adapter_config_file = "adapter_config.json";
+inline constexpr const char* adapter_tensor_file = "adapter_model.safetensors";
+
+/// PEFT's name of experts' weights, which are no module; empty of others.
+std::string_view parameter_of(model::Module module);
+
+/// The values of a factor as its tensor has them.
+std::vector<float> tensor_values(const Placed& placed, const FillSlabs& fill);
 
 /// The file of an adapter's tensors in a directory.
 /// @throws Error(input)  if adapter_config.json gives the model's targets another rank or scale

@@ -1,14 +1,10 @@
+/// @file Text packed into token files: documents dealt out to training and validation.
 #include "interop/tokens.hpp"
 
 #include <algorithm>
 #include <cmath>
-#include <condition_variable>
-#include <deque>
-#include <exception>
-#include <mutex>
 #include <optional>
 #include <span>
-#include <thread>
 #include <utility>
 
 #include "base/error.hpp"
@@ -16,6 +12,7 @@
 #include "data/token_writer.hpp"
 #include "documents.hpp"
 #include "interop/hugging_face.hpp"
+#include "parallel_encoding.hpp"
 #include "text_reader.hpp"
 
 namespace brume::interop {
@@ -121,106 +118,6 @@ class Dealer {
   double blocks_ = 0;                          ///< blocks before it
   double whole_ = 0.0, whole_held_out_ = 0.0;  ///< tokens of documents that stay whole
   bool holds_out_ = false;                     ///< ... the last of them
-};
-
-/// Encodes pieces on all cores, and hands their documents out in the pieces' order.
-class ParallelEncoding {
- public:
-  ParallelEncoding(TextReader& reader, const PackOptions& options)
-      : reader_(reader), options_(options) {
-    const std::size_t cores = std::thread::hardware_concurrency();
-    threads_ahead_ =
-        std::max<std::size_t>(options.threads > 0 ? std::size_t(options.threads) : cores, 1);
-    for (std::size_t i = 0; i < threads_ahead_; ++i) threads_.emplace_back([this] { work(); });
-  }
-  ~ParallelEncoding() {
-    const std::lock_guard lock(mutex_);
-    stopped_ = true;
-    changed_.notify_all();
-  }
-
-  struct Made {
-    TextPiece piece = {};  ///< without its text, once it is done
-    std::vector<TokenDocument> documents = {};
-    std::exception_ptr failure = {};
-    bool done = false;
-    std::size_t bytes = 0;  ///< of its text
-  };
-
-  /// The next piece; none: that was all. @throws what reading or encoding it threw
-  std::optional<Made> take() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return made_.empty() ? read_all_ : made_.front().done; });
-    if (made_.empty()) return std::nullopt;
-    Made made = std::move(made_.front());
-    made_.pop_front();
-    held_ -= made.bytes;
-    changed_.notify_all();
-    if (made.failure) std::rethrow_exception(made.failure);
-    return made;
-  }
-
- private:
-  static constexpr std::size_t bytes_ahead = 4 << 20;  ///< a thread
-
-  /// Whether another piece may be read: a thread has one in its hands, and few bytes wait.
-  bool has_room() const {
-    return made_.size() < threads_ahead_ || held_ < threads_ahead_ * bytes_ahead;
-  }
-
-  /// Takes piece after piece, not far ahead of what was taken; each thread has an encoder of its
-  /// own.
-  void work() {
-    std::optional<Encoder> encoder;
-    while (Made* const made = next(encoder)) {
-      try {
-        if (!made->failure) made->documents = encoder->encode(made->piece);
-      } catch (...) {
-        made->failure = std::current_exception();
-      }
-      made->piece.text = {};
-      const std::lock_guard lock(mutex_);
-      made->done = true;
-      changed_.notify_all();
-    }
-  }
-
-  /// The place of the next piece, which is read by one thread after the other. None: that was all.
-  Made* next(std::optional<Encoder>& encoder) {
-    const std::lock_guard reading(reading_);
-    {
-      std::unique_lock lock(mutex_);
-      changed_.wait(lock, [&] { return stopped_ || read_all_ || has_room(); });
-      if (stopped_ || read_all_) return nullptr;
-    }
-    Made made;
-    std::optional<TextPiece> piece;
-    try {
-      if (!encoder) encoder.emplace(options_);
-      piece = reader_.next(*encoder);
-    } catch (...) {
-      made.failure = std::current_exception();
-    }
-    const std::lock_guard lock(mutex_);
-    read_all_ = !piece;
-    changed_.notify_all();
-    if (!piece && !made.failure) return nullptr;
-    if (piece) made.piece = std::move(*piece);
-    made.bytes = made.piece.text.size();
-    held_ += made.bytes;
-    return &made_.emplace_back(std::move(made));
-  }
-
-  TextReader& reader_;
-  const PackOptions& options_;
-  std::size_t threads_ahead_ = 0;
-  std::mutex reading_;  ///< of the reader; taken before the other one
-  std::mutex mutex_;    ///< of what follows
-  std::condition_variable changed_;
-  std::deque<Made> made_;  ///< pieces in order that were read, not taken
-  std::size_t held_ = 0;   ///< bytes of these
-  bool read_all_ = false, stopped_ = false;
-  std::vector<std::jthread> threads_;  ///< last: they use the rest
 };
 
 }  // namespace

@@ -1,32 +1,24 @@
+/// @file Writing a checkpoint: copies, files of all ranks, the manifest.
+#include "checkpoint_writer.hpp"
+
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
-#include <exception>
 #include <iterator>
-#include <limits>
-#include <memory>
-#include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <system_error>
-#include <thread>
 #include <utility>
 
 #include "base/error.hpp"
 #include "base/log.hpp"
 #include "comm/agree.hpp"
-#include "constant_files.hpp"
 #include "failpoint.hpp"
-#include "files.hpp"
-#include "io/checkpoint.hpp"
-#include "manifest.hpp"
 #include "rank_file.hpp"
 
 namespace brume::io {
@@ -56,58 +48,6 @@ GetValues current(const std::vector<engine::Slab>& slabs) {
 }
 
 }  // namespace
-
-struct CheckpointWriter::Impl {
-  /// A file of a checkpoint that this rank writes.
-  struct OwnFile {
-    std::string name;
-    std::vector<engine::Slab> slabs;
-    std::size_t first_slab;  ///< of these, among all that are written
-    Digest digest = {};
-  };
-
-  fs::path root;  ///< .../checkpoints
-  std::unique_ptr<comm::Communicator> comm;
-  std::int64_t max_copy_bytes = 0;
-  Retention retention;
-  std::set<std::string> constants;
-  std::optional<ConstantFiles> linkable;  ///< rank 0: files for the next checkpoint
-  std::thread thread;
-  std::exception_ptr failure;     ///< of the last write, once its thread has ended
-  std::set<std::int64_t> proven;  ///< steps this writer has read back and found whole
-
-  // What is being written.
-  CheckpointInfo info;
-  bool links = false;               ///< constants are linked to, not written
-  std::vector<engine::Slab> slabs;  ///< that this rank writes, of all its files
-  std::vector<OwnFile> files;       ///< of this rank
-  GetValues get_values;
-  std::vector<std::vector<float>> copies;  ///< [slab], kept: new memory takes longer than copying
-  bool in_place = false;                   ///< rank 0: step-N has been renamed
-  std::atomic<double> longest_write_s = 0.0;
-  bool longest_has_constants = false;
-
-  int rank() const { return comm->rank(); }
-  fs::path final_name() const { return step_directory(root, info.step); }
-  fs::path temporary() const { return final_name().string() + ".tmp"; }
-
-  void begin(const CheckpointInfo& next, const std::vector<engine::Slab>& all);
-  GetValues copied();
-  void wait();
-  void run() noexcept;
-  void write();
-  void commit();
-  void prepare();
-  void write_mine();
-  void publish(std::vector<std::string> entries);
-  void prove() const;
-  void find_linkable(const fs::path& checkpoint);
-  void discard();
-  void retain();
-  std::int64_t next_to_prove(const std::set<std::int64_t>& damaged) const;
-  std::set<std::int64_t> lasting() const;
-  void remove(std::int64_t step);
-};
 
 /// Takes the owned ones of all slabs, constants last, if at all.
 void CheckpointWriter::Impl::begin(const CheckpointInfo& next,
@@ -252,82 +192,6 @@ void CheckpointWriter::Impl::prove() const {
             stored.info.ranks);
   }
   for (const OwnFile& file : files) verify_file(final_name() / file.name, file.digest, true);
-}
-
-void CheckpointWriter::Impl::discard() {
-  std::error_code error;
-  if (in_place) {
-    fs::rename(final_name(), final_name().string() + ".old.tmp", error);
-    fs::rename(temporary(), final_name(), error);  // what had the name before, if anything
-  }
-  remove_unfinished_steps(root);
-}
-
-/// Steps whose checkpoints stay however old they are.
-std::set<std::int64_t> CheckpointWriter::Impl::lasting() const {
-  std::set<std::int64_t> steps;
-  double least = std::numeric_limits<double>::infinity();
-  std::int64_t best = -1;
-  for (const std::int64_t step : steps_in(root)) {
-    if (retention.every > 0 && step % retention.every == 0) steps.insert(step);
-    if (!retention.best) continue;
-    try {
-      const std::optional<double> loss = read_manifest(step_directory(root, step)).info.valid_loss;
-      if (loss && *loss < least) least = *loss, best = step;
-    } catch (const std::exception&) {
-      // What cannot be read is not the best; it is named where it is proven.
-    }
-  }
-  if (best >= 0) steps.insert(best);
-  return steps;
-}
-
-/// The newest generation of which rank 0 must know whether it is whole to keep as many as it is to;
-/// -1: none.
-std::int64_t CheckpointWriter::Impl::next_to_prove(const std::set<std::int64_t>& damaged) const {
-  int kept = 0;
-  for (const std::int64_t step : steps_in(root)) {
-    if (step > info.step || damaged.contains(step)) continue;
-    if (kept == retention.last) break;
-    if (!proven.contains(step)) return step;
-    ++kept;
-  }
-  return -1;
-}
-
-/// Removes all but the one just proven, the newest whole ones before it, and those that last.
-/// Collective: all ranks check an older one, as one of them would need hours for it.
-void CheckpointWriter::Impl::retain() {
-  proven.insert(info.step);
-  std::set<std::int64_t> damaged;
-  const auto next = [&] {
-    return comm::broadcast(*comm, rank() == 0 ? std::to_string(next_to_prove(damaged)) : "", 0);
-  };
-  for (std::int64_t step; (step = std::stoll(next())) >= 0;) try {
-      const CheckpointInfo found = open_checkpoint(*comm, step_directory(root, step));
-      if (found.step != step)
-        throw comm::AgreedError(Failure::storage, "it holds step {}", found.step);
-      proven.insert(step);
-    } catch (const comm::AgreedError& error) {
-      damaged.insert(step);
-      if (rank() != 0) continue;
-      log::warn("checkpoint of step {} is removed: {}", step, error.what());
-      remove(step);
-    }
-  if (rank() != 0) return;
-  const std::set<std::int64_t> stay = lasting();
-  int kept = 0;
-  for (const std::int64_t step : steps_in(root))
-    if (step <= info.step && ++kept > retention.last && !stay.contains(step)) remove(step);
-  remove_unfinished_steps(root);
-}
-
-/// Removes a generation, which is renamed first so that a kill leaves no half of it.
-void CheckpointWriter::Impl::remove(std::int64_t step) {
-  const fs::path path = step_directory(root, step);
-  std::error_code error;
-  fs::rename(path, path.string() + ".old.tmp", error);
-  if (error) log::warn("{}: cannot be removed: {}", path.string(), error.message());
 }
 
 OwnedBytes owned_bytes(const std::vector<engine::Slab>& slabs,

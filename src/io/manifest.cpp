@@ -1,3 +1,4 @@
+/// @file Manifests of checkpoints, written and read.
 #include "manifest.hpp"
 
 #include <algorithm>
@@ -5,13 +6,13 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <system_error>
 #include <utility>
 
-#include "base/log.hpp"
 #include "checkpoint_format.hpp"
 #include "deck/json.hpp"
+#include "manifest_hash.hpp"
 #include "slab_map.hpp"
+#include "step_directories.hpp"
 
 namespace brume::io {
 namespace {
@@ -20,8 +21,6 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr const char* files_key = "files";
-constexpr const char* hash_key = "manifest_xxh3_128";
-constexpr std::size_t hash_digits = 32;
 
 /// Runs `body`; what fails in it names the place.
 template <typename Body>
@@ -71,16 +70,6 @@ engine::Slab parse_slab(const json& array) {
   return slab;
 }
 
-/// Number R of a name <prefix>R<suffix>; -1 for another name.
-std::int64_t number_in(std::string_view name, std::string_view prefix, std::string_view suffix) {
-  if (!name.starts_with(prefix) || !name.ends_with(suffix)) return -1;
-  name.remove_prefix(prefix.size());
-  if (name.size() <= suffix.size() || name.size() > suffix.size() + 15) return -1;
-  name.remove_suffix(suffix.size());
-  const bool digits = std::ranges::all_of(name, [](char c) { return c >= '0' && c <= '9'; });
-  return digits ? std::stoll(std::string(name)) : -1;
-}
-
 constexpr std::string_view ranks_prefix = "rank-", constants_prefix = "frozen-", suffix = ".h5";
 
 bool is_of_rank(std::string_view name) { return number_in(name, ranks_prefix, suffix) >= 0; }
@@ -113,55 +102,6 @@ std::string lines(const json& object, const std::vector<std::string>& files) {
       out += value.dump();
   }
   return out + "\n}\n";
-}
-
-/// Where the text of a manifest has its own hash.
-struct OwnHash {
-  std::size_t begin;   ///< of the key
-  std::size_t digits;  ///< first of the value's
-  std::size_t end;     ///< behind the comma that follows
-};
-
-/// @throws Error(storage) where there is none
-OwnHash find_own_hash(std::string_view text) {
-  const auto token = [&](std::size_t from) {
-    return std::min(text.find_first_not_of(deck::json_spaces, from), text.size());
-  };
-  const std::string key = json(hash_key).dump();
-  const std::size_t begin = text.find(key);
-  require(begin != text.npos, Failure::storage, "is damaged: it has no hash of its own");
-  const std::size_t digits = token(token(begin + key.size()) + 1) + 1;
-  const std::size_t end = token(digits + hash_digits + 1) + 1;
-  require(end <= text.size(), Failure::storage, "is damaged: it ends in its own hash");
-  return {begin, digits, end};
-}
-
-/// Hash of a manifest: of its text without spaces between tokens, its own hash left out.
-std::string hash_of(std::string_view text, const OwnHash& own) {
-  Hasher hasher;
-  std::size_t begin = 0;  // of what is to be hashed
-  const auto leave_out = [&](std::size_t from, std::size_t end) {
-    hasher.add(as_bytes(text.substr(begin, from - begin)));
-    begin = end;
-  };
-  bool quoted = false;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    if (i == own.begin) {
-      leave_out(i, own.end);
-      i = own.end - 1;
-    } else if (quoted) {
-      if (text[i] == '\\')
-        ++i;
-      else
-        quoted = text[i] != '"';
-    } else if (text[i] == '"') {
-      quoted = true;
-    } else if (deck::json_spaces.find(text[i]) != text.npos) {
-      leave_out(i, i + 1);
-    }
-  }
-  leave_out(text.size(), text.size());
-  return hasher.digest().hash;
 }
 
 /// Parses a manifest whose hash fits. Files and slabs go to the two functions one by one: the tree
@@ -343,37 +283,6 @@ void verify_file(const fs::path& file, const Digest& expected, bool from_disk) {
   require(found == expected, Failure::storage,
           "{}: is damaged: {} bytes with hash {}, the manifest has {} bytes with {}", file.string(),
           found.bytes, found.hash, expected.bytes, expected.hash);
-}
-
-std::int64_t step_of(const fs::path& directory) {
-  return number_in(directory.filename().string(), "step-", "");
-}
-
-std::vector<std::int64_t> steps_in(const fs::path& checkpoints) {
-  std::vector<std::int64_t> steps;
-  std::error_code error;
-  for (fs::directory_iterator at(checkpoints, error), end; !error && at != end; at.increment(error))
-    if (const std::int64_t step = step_of(at->path()); step >= 0) steps.push_back(step);
-  std::ranges::sort(steps, std::greater<>());
-  return steps;
-}
-
-void remove_unfinished_steps(const fs::path& checkpoints) {
-  std::error_code error;
-  std::vector<fs::path> found;
-  for (fs::directory_iterator at(checkpoints, error), end; !error && at != end;
-       at.increment(error)) {
-    const std::string name = at->path().filename().string();
-    if (name.starts_with("step-") && name.ends_with(".tmp")) found.push_back(at->path());
-  }
-  for (const fs::path& path : found) {
-    fs::remove_all(path, error);
-    if (error) log::warn("{}: cannot be removed: {}", path.string(), error.message());
-  }
-}
-
-fs::path step_directory(const fs::path& checkpoints, std::int64_t step) {
-  return checkpoints / fmt::format("step-{}", step);
 }
 
 }  // namespace brume::io

@@ -1,29 +1,21 @@
 /// @file Deck keys from the config.json of a Hugging Face model.
+#include "config_file.hpp"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
-#include <limits>
-#include <optional>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "base/error.hpp"
 #include "base/log.hpp"
 #include "deck/json.hpp"
-#include "model/model.hpp"
 
 namespace brume::model {
 namespace {
-
-using families::Architecture;
-using families::ConfigKeys;
 using families::KeyHeads;
-using nlohmann::json;
 
 /// Keys that say nothing about what is computed, or nothing that training would change.
 const std::set<std::string> silent_keys{"architectures",
@@ -48,112 +40,6 @@ const std::set<std::string> silent_keys{"architectures",
                                         "layer_types",
                                         "quantization_config"};
 
-/// A JSON object that remembers which of its keys were asked for.
-class ConfigFile {
- public:
-  ConfigFile(json object, std::string path) : object_(std::move(object)), path_(std::move(path)) {}
-
-  /// Sets the keys that the file's class reads, with the values of those that the file leaves out.
-  void set_class(const std::string& keys) { class_ = json::parse(keys); }
-  /// Whether the file's class reads the key. The Transformers library ignores any other one.
-  bool reads(const std::string& key) const { return class_.contains(key); }
-  /// Whether the file itself has the key.
-  bool has(const std::string& key) const { return object_.contains(key); }
-  /// Whether the class has no value of its own for the key.
-  bool is_optional(const std::string& key) const { return class_.at(key).is_null(); }
-
-  template <typename... Args>
-  void needs(bool holds, fmt::format_string<Args...> format, Args&&... args) const {
-    if (!holds)
-      throw Error(Failure::input, "{}: {}", path_,
-                  fmt::format(format, std::forward<Args>(args)...));
-  }
-
-  /// The value of a key, or that of the class where the file leaves the key out; nothing: null.
-  const json* find(const std::string& key) {
-    met_.insert(key);
-    auto found = object_.find(key);
-    if (found == object_.end()) {
-      found = class_.find(key);
-      if (found == class_.end()) return nullptr;
-    }
-    return found->is_null() ? nullptr : &*found;
-  }
-
-  std::optional<int> size_if(const std::string& key, int least = 1) {
-    const json* value = find(key);
-    if (value == nullptr) return std::nullopt;
-    needs(value->is_number_integer() && *value >= least && *value <= 2147483647,
-          "'{}' must be a whole number from {} on, found {}", key, least,
-          deck::describe_json(*value));
-    if (!object_.contains(key)) sizes_of_class_.insert(fmt::format("{} = {}", key, value->dump()));
-    return value->get<int>();
-  }
-  int size(const std::string& key, int least = 1) {
-    const std::optional<int> value = size_if(key, least);
-    needs(value.has_value(), "'{}' must be a whole number from {} on, found null", key, least);
-    return *value;
-  }
-  std::optional<double> number_if(const std::string& key) {
-    const json* value = find(key);
-    if (value == nullptr) return std::nullopt;
-    needs(value->is_number(), "'{}' must be a number, found {}", key, deck::describe_json(*value));
-    return value->get<double>();
-  }
-  double number(const std::string& key) {
-    const std::optional<double> value = number_if(key);
-    needs(value.has_value(), "'{}' must be a number, found null", key);
-    return *value;
-  }
-  /// Null is false, as in Python.
-  bool truth(const std::string& key) {
-    const json* value = find(key);
-    if (value == nullptr) return false;
-    needs(value->is_boolean(), "'{}' must be true or false, found {}", key,
-          deck::describe_json(*value));
-    return value->get<bool>();
-  }
-  /// Empty: null.
-  std::string word(const std::string& key) {
-    const json* value = find(key);
-    if (value == nullptr) return "";
-    needs(value->is_string(), "'{}' must be a string, found {}", key, deck::describe_json(*value));
-    return value->get<std::string>();
-  }
-  /// Empty: an object without keys, or null where the class has no table of its own.
-  json table(const std::string& key) {
-    const json* value = find(key);
-    if (value == nullptr) {
-      const auto own = class_.find(key);
-      return own != class_.end() && own->is_object() ? *own : json::object();
-    }
-    needs(value->is_object(), "'{}' must be an object, found {}", key, deck::describe_json(*value));
-    return *value;
-  }
-
-  const std::string& path() const { return path_; }
-  /// "key = value" of each size that the file leaves out.
-  const std::set<std::string>& sizes_of_class() const { return sizes_of_class_; }
-
-  std::vector<std::string> unknown() const {
-    constexpr std::size_t longest = 40, most = 20;  // in a message
-    std::vector<std::string> keys;
-    for (const auto& [key, value] : object_.items())
-      if (!value.is_null() && !met_.contains(key) && !silent_keys.contains(key) &&
-          !key.starts_with("_") && !key.starts_with("summary_"))
-        keys.push_back(key.substr(0, longest));
-    if (keys.size() > most) keys.resize(most), keys.emplace_back("...");
-    return keys;
-  }
-
- private:
-  json object_;
-  std::string path_;
-  json class_ = json::object();
-  std::set<std::string> met_;
-  std::set<std::string> sizes_of_class_;
-};
-
 ConfigFile load(const deck::ModelKeys& keys) {
   constexpr std::size_t largest = std::size_t{16} << 20;
   try {
@@ -165,32 +51,6 @@ ConfigFile load(const deck::ModelKeys& keys) {
     throw Error(error.failure(), "{}: 'model.config': {}", keys.config_place, error.what());
   }
 }
-
-/// Fills in the keys that the deck did not give, within the bounds of the deck's schema.
-class KeyWriter {
- public:
-  KeyWriter(deck::ModelKeys& keys, const ConfigFile& file) : keys_(keys), file_(file) {}
-  bool given(const char* key) const { return std::ranges::count(keys_.given, key) > 0; }
-  /// @param from  what the file calls it
-  template <typename T>
-  void set(const char* key, T deck::ModelKeys::*member, T value, const std::string& from) {
-    if (given(key)) return;
-    keys_.*member = std::move(value);
-    check(key, from);
-  }
-  /// Refuses a value that the deck could not have given.
-  void check(const char* key, const std::string& from) const {
-    const std::string refusal = deck::model_schema().refusal(key, keys_);
-    file_.needs(refusal.empty(), "'{}' {}", from, refusal);
-  }
-  deck::ModelKeys& keys() { return keys_; }
-
- private:
-  deck::ModelKeys& keys_;
-  const ConfigFile& file_;
-};
-
-using Keys = deck::ModelKeys;
 
 /// Brume trains without dropout; a file that asks for it must be told so.
 void refuse_dropout(ConfigFile& file, const KeyWriter& out, const std::vector<std::string>& names) {
@@ -262,182 +122,6 @@ void set_latent(ConfigFile& file, KeyWriter& out) {
   set("v_head_dim", &Keys::v_head_dim, file.size("v_head_dim"), "v_head_dim");
 }
 
-/// The file's table of rotary positions: `rope_scaling` in older files, `rope_parameters` in newer
-/// ones. The older key wins. Classes whose kinds of layers differ have a table for each kind.
-json rope_table(ConfigFile& file, const char* kind) {
-  const json older = file.table("rope_scaling");
-  json newer = file.table("rope_parameters");
-  if (kind == nullptr) return older.empty() ? newer : older;
-  json table = ConfigFile(std::move(newer), file.path() + ": rope_parameters").table(kind);
-  table.update(older);
-  return table;
-}
-
-void set_yarn(ConfigFile& file, ConfigFile& rope, deck::RopeScalingKeys& keys) {
-  // 0 is no other value than null, as in Python.
-  const auto given = [&](const char* key, double otherwise) {
-    const double value = rope.number_if(key).value_or(0.0);
-    return value == 0.0 ? otherwise : value;
-  };
-  keys.factor =
-      given("factor", double(file.size("max_position_embeddings")) / keys.original_seq_len);
-  keys.beta_fast = given("beta_fast", keys.beta_fast);
-  keys.beta_slow = given("beta_slow", keys.beta_slow);
-  keys.mscale = given("mscale", 0.0);
-  keys.mscale_all_dim = given("mscale_all_dim", 0.0);
-  keys.attention_factor = given("attention_factor", 0.0);
-  rope.needs(keys.attention_factor > 0.0 || rope.find("attention_factor") == nullptr,
-             "'attention_factor' must be above 0");
-  keys.truncate = !rope.has("truncate") || rope.truth("truncate");
-  rope.needs(keys.truncate || !file.reads("rope_local_base_freq"),
-             "'truncate' must be true: the Transformers library does not read it here");
-}
-
-deck::RopeScalingKeys rope_scaling(ConfigFile& file, ConfigFile& rope, const std::string& kind) {
-  deck::RopeScalingKeys keys;
-  if (kind == "default") return keys;
-  const auto needed = [&](const char* key) {
-    rope.needs(rope.find(key) != nullptr, "missing key '{}'", key);
-    return rope.number(key);
-  };
-  keys.kind = kind;
-  rope.needs(kind == "yarn" || !file.reads("kv_lora_rank") ||
-                 rope.number_if("mscale_all_dim").value_or(0.0) == 0.0,
-             "'mscale_all_dim' must be 0 with '{}' scaling", kind);
-  if (kind != "yarn") keys.factor = needed("factor");
-  if (kind == "linear") return keys;
-  std::optional<int> original = file.size_if("original_max_position_embeddings");
-  if (!original) original = rope.size_if("original_max_position_embeddings");
-  keys.original_seq_len = original ? *original : file.size("max_position_embeddings");
-  if (kind == "yarn") {
-    set_yarn(file, rope, keys);
-    return keys;
-  }
-  keys.low_freq_factor = needed("low_freq_factor");
-  keys.high_freq_factor = needed("high_freq_factor");
-  return keys;
-}
-
-void set_rope(ConfigFile& file, KeyWriter& out, const ConfigKeys& names) {
-  const json table =
-      rope_table(file, file.reads("rope_local_base_freq") ? "full_attention" : nullptr);
-  ConfigFile rope(table, file.path() + ": rope_scaling");
-  for (const auto& [key, value] : table.items())
-    rope.needs(!value.is_object(), "'{:.40}' must be a number or a word, found an object", key);
-  std::string kind = rope.word("rope_type");
-  if (kind.empty()) kind = rope.word("type");
-  if (kind.empty()) kind = "default";
-  rope.needs(kind == "default" || kind == "linear" || kind == "llama3" || kind == "yarn",
-             "'rope_type' must be default, linear, llama3 or yarn, found \"{:.40}\"", kind);
-  if (!out.given("rope_scaling")) {
-    out.keys().rope_scaling = rope_scaling(file, rope, kind);
-    for (const char* key :
-         {"rope_scaling.factor", "rope_scaling.low_freq_factor", "rope_scaling.high_freq_factor",
-          "rope_scaling.beta_fast", "rope_scaling.beta_slow", "rope_scaling.attention_factor",
-          "rope_scaling.mscale", "rope_scaling.mscale_all_dim"})
-      out.check(key, key);
-    out.check("rope_scaling.original_seq_len", "rope_scaling.original_max_position_embeddings");
-  }
-  const std::optional<double> own_theta = rope.number_if("rope_theta");
-  const std::optional<double> older_theta = file.number_if(names.rope_theta);
-  const std::optional<double> theta = own_theta ? own_theta : older_theta;
-  file.needs(theta.has_value(), "'{}' must be a number, found null", names.rope_theta);
-  out.set("rope_theta", &Keys::rope_theta, *theta, names.rope_theta);
-
-  const std::optional<double> own_share = rope.number_if("partial_rotary_factor");
-  const bool turns_parts = !names.rotary_share.empty();
-  const std::string share_key = turns_parts ? names.rotary_share : "partial_rotary_factor";
-  const std::optional<double> older_share = file.number_if(share_key);
-  const double share = own_share ? *own_share : older_share.value_or(1.0);
-  file.needs(share > 0.0 && share <= 1.0, "'{}' must be above 0 and at most 1, found {}", share_key,
-             share);
-  if (share == 1.0) return;
-  const Keys& keys = out.keys();
-  const int head_dim = keys.head_dim > 0 ? keys.head_dim : keys.hidden_size / keys.num_heads;
-  const int turned = std::max(1, int(head_dim * share));
-  if (turns_parts) return out.set("rotary_dim", &Keys::rotary_dim, turned, share_key);
-  // The Transformers library turns whole heads in these families, and fails where scaled angles are
-  // fewer.
-  file.needs(kind == "default" || turned == head_dim,
-             "'{}' must be 1 with '{}' scaling of rotary angles, found {}", share_key, kind, share);
-  log::warn("{}: '{}' = {} is not applied, as in the Transformers library: a {} turns whole heads",
-            file.path(), share_key, share, keys.family);
-}
-
-/// The layers that have a window, if a file does not list them.
-struct Windows {
-  int first = 0;   ///< layers before this one see all
-  int full_every;  ///< one of so many layers sees all
-};
-
-/// The shortest list that gives each layer its kind when layers take it in turn.
-std::vector<std::string> in_turn(std::vector<std::string> kinds) {
-  for (std::size_t turn = 1; turn < kinds.size(); ++turn) {
-    std::size_t i = turn;
-    while (i < kinds.size() && kinds[i] == kinds[i % turn]) ++i;
-    if (i == kinds.size()) kinds.resize(turn);
-  }
-  return kinds;
-}
-
-std::vector<std::string> layer_kinds(ConfigFile& file, const Windows& windows) {
-  std::vector<std::string> kinds;
-  const json* types = file.reads("layer_types") ? file.find("layer_types") : nullptr;
-  const std::size_t layers = std::size_t(file.size("num_hidden_layers"));
-  file.needs(layers <= 10000, "'num_hidden_layers' must be at most 10000, found {}", layers);
-  if (types == nullptr) {
-    for (int i = 0; i < int(layers); ++i)
-      kinds.emplace_back(i >= windows.first && (i + 1) % windows.full_every != 0 ? "window"
-                                                                                 : "full");
-    return kinds;
-  }
-  file.needs(types->is_array() && types->size() == layers,
-             "'layer_types' must be a list of {} words, found {}", layers,
-             deck::describe_json(*types));
-  for (const json& type : *types) {
-    file.needs(type == "full_attention" || type == "sliding_attention",
-               "'layer_types' must be full_attention or sliding_attention, found {}",
-               deck::describe_json(type));
-    kinds.emplace_back(type == "sliding_attention" ? "window" : "full");
-  }
-  return kinds;
-}
-
-void set_window(ConfigFile& file, KeyWriter& out, int full_every) {
-  if (!file.reads("sliding_window")) return;
-  Windows windows{.full_every = full_every};
-  if (file.reads("max_window_layers")) windows.first = file.size("max_window_layers", 0);
-  if (file.reads("sliding_window_pattern") && file.find("layer_types") == nullptr)
-    windows.full_every = file.size("sliding_window_pattern");
-  if (file.reads("use_sliding_window") && !file.truth("use_sliding_window")) return;
-  const std::optional<int> size = file.size_if("sliding_window");
-  if (!size) return;
-  const std::vector<std::string> kinds = in_turn(layer_kinds(file, windows));
-  if (std::ranges::count(kinds, "window") == 0) return;
-  out.set("window", &Keys::window, *size, "sliding_window");
-  if (std::ranges::count(kinds, "full") > 0)
-    out.set("layer_kinds", &Keys::layer_kinds, kinds, "layer_types");
-}
-
-/// Sets the base of the rotary angles in windowed layers, for a class that has one.
-void set_window_rope(ConfigFile& file, KeyWriter& out) {
-  if (!file.reads("rope_local_base_freq")) return;
-  const std::optional<double> older = file.number_if("rope_local_base_freq");
-  if (out.keys().window == 0) return;
-  ConfigFile tables(file.table("rope_parameters"), file.path() + ": rope_parameters");
-  const json table = tables.table("sliding_attention");
-  // One table for all kinds is no base of their own.
-  if (!table.empty() && table == rope_table(file, "full_attention")) return;
-  ConfigFile rope(table, tables.path() + ": sliding_attention");
-  const std::string kind = rope.word("rope_type");
-  rope.needs(kind.empty() || kind == "default",
-             "'rope_type' must be default, or as in full_attention, found \"{:.40}\"", kind);
-  const std::optional<double> own = rope.number_if("rope_theta");
-  rope.needs(own || older, "'rope_theta' must be a number, found null");
-  out.set("window_rope_theta", &Keys::window_rope_theta, own ? *own : *older,
-          "rope_local_base_freq");
-}
-
 /// Sets the key heads of a falcon, and the number of its norms.
 void set_falcon_heads(ConfigFile& file, KeyWriter& out) {
   const bool grouped = file.truth("new_decoder_architecture");
@@ -468,12 +152,6 @@ void set_key_heads(ConfigFile& file, KeyWriter& out, KeyHeads key_heads) {
   }
 }
 
-/// An architecture, and the family whose row has it.
-struct Kind {
-  const Family& family;
-  const Architecture& architecture;
-};
-
 void set_biases(ConfigFile& file, KeyWriter& out, const Kind& kind) {
   const std::string& key = kind.architecture.keys.bias;
   const bool all = !key.empty() && file.truth(key);
@@ -483,77 +161,6 @@ void set_biases(ConfigFile& file, KeyWriter& out, const Kind& kind) {
   else
     out.set("qkv_bias", &Keys::qkv_bias, key.empty() ? kind.architecture.qkv_bias : all, from);
   out.set("linear_bias", &Keys::linear_bias, key.empty() ? kind.family.biased : all, from);
-}
-
-/// Sets the width of shared experts, which are one expert of their widths together.
-void set_shared_expert(ConfigFile& file, KeyWriter& out, const ConfigKeys& names) {
-  if (const std::string& width = names.shared_expert_ffn_size; !width.empty()) {
-    out.set("shared_expert_ffn_size", &Keys::shared_expert_ffn_size, file.size(width), width);
-    out.set("shared_expert_gate", &Keys::shared_expert_gate, true, "architectures");
-  }
-  const std::string& number = names.shared_experts;
-  if (number.empty()) return;
-  const int count = file.size(number);
-  const std::int64_t width = std::int64_t{out.keys().expert_ffn_size} * count;
-  file.needs(width <= std::numeric_limits<int>::max(), "'{}' = {} is too large", number, count);
-  out.set("shared_expert_ffn_size", &Keys::shared_expert_ffn_size, int(width), number);
-}
-
-void set_router(ConfigFile& file, KeyWriter& out, const Architecture& architecture) {
-  const ConfigKeys& names = architecture.keys;
-  const std::string kind = architecture.sigmoid_router ? "sigmoid" : "softmax";
-  out.set("router", &Keys::router, kind, "architectures");
-  if (!names.normalize_topk.empty())
-    out.set("normalize_topk", &Keys::normalize_topk, file.truth(names.normalize_topk),
-            names.normalize_topk);
-  if (!names.routed_scale.empty())
-    out.set("routed_scale", &Keys::routed_scale, file.number(names.routed_scale),
-            names.routed_scale);
-  if (names.expert_groups.empty()) return;
-  if (!names.choice.empty()) {
-    const std::string choice = file.word(names.choice);
-    const bool by_groups = choice == "group_limited_greedy";
-    file.needs(by_groups || choice == "greedy",
-               "'{}' must be greedy or group_limited_greedy, found \"{:.40}\"", names.choice,
-               choice);
-    if (!by_groups) return;
-  }
-  out.set("expert_groups", &Keys::expert_groups, file.size(names.expert_groups),
-          names.expert_groups);
-  out.set("groups_per_token", &Keys::groups_per_token, file.size(names.groups_per_token),
-          names.groups_per_token);
-}
-
-void set_experts(ConfigFile& file, KeyWriter& out, const Architecture& architecture) {
-  const ConfigKeys& names = architecture.keys;
-  if (names.num_experts.empty()) return;
-  const std::string newer = "num_local_experts";  // newer versions of the library write it
-  const std::string& count = file.has(newer) ? newer : names.num_experts;
-  out.set("num_experts", &Keys::num_experts, file.size(count), count);
-  out.set("experts_per_token", &Keys::experts_per_token, file.size(names.experts_per_token),
-          names.experts_per_token);
-  if (!names.expert_ffn_size.empty())
-    out.set("expert_ffn_size", &Keys::expert_ffn_size, file.size(names.expert_ffn_size),
-            names.expert_ffn_size);
-  set_shared_expert(file, out, names);
-  set_router(file, out, architecture);
-  const double coefficient = file.number_if("router_aux_loss_coef").value_or(0.0);
-  if (file.truth("output_router_logits") && coefficient > 0.0 && !out.given("balance_loss"))
-    log::warn(
-        "{}: 'router_aux_loss_coef' = {} is left out: its sum takes all layers as one; "
-        "model.balance_loss = {:.3g}, which takes them apart, is about as strong",
-        file.path(), coefficient,
-        coefficient * out.keys().experts_per_token / std::max(1, out.keys().num_layers));
-  if (const std::string& dense = names.first_dense_layers; !dense.empty())
-    out.set("first_dense_layers", &Keys::first_dense_layers, file.size(dense, 0), dense);
-  if (!file.reads("mlp_only_layers")) return;
-  const json* dense = file.find("mlp_only_layers");
-  json first = json::array();  // as many
-  for (std::size_t i = 0; dense != nullptr && i < dense->size(); ++i) first.push_back(i);
-  file.needs(file.size("decoder_sparse_step") == 1 && (dense == nullptr || *dense == first),
-             "'decoder_sparse_step' must be 1 and 'mlp_only_layers' 0, 1, ...: here only the first "
-             "layers may be without experts");
-  out.set("first_dense_layers", &Keys::first_dense_layers, int(first.size()), "mlp_only_layers");
 }
 
 /// Sets the divisor of attention scores and the caps of scores and logits.
@@ -625,52 +232,18 @@ void read(ConfigFile& file, KeyWriter& out, const Kind& kind) {
   set_window_rope(file, out);
 }
 
-/// What a file asks for that no family here has, as far as its keys and name say.
-std::string missing(ConfigFile& file, const std::string& name, const Architecture* architecture) {
-  std::vector<std::string> parts;
-  for (const char* key :
-       {"num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"}) {
-    const json* value = file.find(key);
-    if (architecture != nullptr && architecture->experts) continue;
-    if (value != nullptr && *value != 1 && parts.empty())
-      parts.emplace_back("experts of another kind");
-  }
-  if (file.find("kv_lora_rank") != nullptr && (architecture == nullptr || !architecture->latent))
-    parts.emplace_back("latent attention of another kind");
-  const json* alibi = file.find("alibi");
-  if ((alibi != nullptr && *alibi == true) || name.starts_with("Bloom") || name.starts_with("MPT"))
-    parts.emplace_back("ALiBi positions");
-  if (file.find("vision_config") != nullptr) parts.emplace_back("images");
-  return fmt::format("{}", fmt::join(parts, " and "));
-}
-
-/// The kind of model by its architecture or, if the file names none, by its type.
-Kind kind_of(ConfigFile& file) {
-  const json* names = file.find("architectures");
-  const std::string type = file.word("model_type");
-  file.needs(names != nullptr || !type.empty(),
-             "neither 'architectures' nor 'model_type' says what kind of model it is");
-  file.needs(
-      names == nullptr || (names->is_array() && names->size() == 1 && (*names)[0].is_string()),
-      "'architectures' must be a list of one name, found {}",
-      names ? deck::describe_json(*names) : "");
-  const std::string name = names != nullptr ? (*names)[0].get<std::string>() : type;
-  std::optional<Kind> found;
-  std::vector<std::string> known;
-  for (const Family& family : families::families())
-    for (const Architecture& one : family.architectures) {
-      known.push_back(names != nullptr ? one.name : one.model_type);
-      if (known.back() == name) found.emplace(Kind{family, one});
-    }
-  const std::string without = missing(file, name, found ? &found->architecture : nullptr);
-  file.needs(found.has_value(), "{} \"{:.40}\" is not supported{}. Supported: {}",
-             names != nullptr ? "architecture" : "model_type", name,
-             without.empty() ? "" : fmt::format(": it has {}", without), fmt::join(known, ", "));
-  file.needs(without.empty(), "it has {}, which Brume does not support", without);
-  return *found;
-}
-
 }  // namespace
+
+std::vector<std::string> ConfigFile::unknown() const {
+  constexpr std::size_t longest = 40, most = 20;  // in a message
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : object_.items())
+    if (!value.is_null() && !met_.contains(key) && !silent_keys.contains(key) &&
+        !key.starts_with("_") && !key.starts_with("summary_"))
+      keys.push_back(key.substr(0, longest));
+  if (keys.size() > most) keys.resize(most), keys.emplace_back("...");
+  return keys;
+}
 
 deck::ModelKeys resolved(const deck::ModelKeys& keys) {
   if (keys.config.empty()) return keys;
