@@ -87,20 +87,22 @@ TEST(StageTime, RecomputationAddsAForwardWithoutItsLastProduct) {
 
 // In both passes a reduce-scatter and an all-gather of the stream between any two of embedding,
 // four segments and head; inputs are gathered for the backward unseen. Three numbers a token and
-// rank are gathered for the loss. Segments add the stream to sums.
+// rank are gathered for the loss. Segments add the stream to sums. A backward makes four norms
+// again, three of them beside gathers of gradients.
 TEST(StageTime, TensorParallelismPaysForItsStream) {
   const model::Config model = samples::small_model(2);
   const hardware::Profile profile = unit_profile(model);
   plan::Plan plan = one_stage(2);
   const double alone_s = times(plan, model, profile).stable_s();
   plan.stages[0].tp = plan.stages[0].devices_per_node = 2;
-  const double both_s =
-      hardware::link_time(profile, hardware::LinkKind::reduce_scatter, 1, 2, 4.0 * 64 * 64) +
+  const double gather_s =
       hardware::link_time(profile, hardware::LinkKind::all_gather, 1, 2, 4.0 * 64 * 64);
+  const double both_s = gather_s + hardware::link_time(profile, hardware::LinkKind::reduce_scatter,
+                                                       1, 2, 4.0 * 64 * 64);
   const double statistics_s =
       hardware::link_time(profile, hardware::LinkKind::all_gather, 1, 2, 2 * 3 * 4.0 * 64);
   EXPECT_NEAR(times(plan, model, profile).stable_s() - alone_s,
-              5 * 2 * both_s + statistics_s + 4 * ms, 1e-12);
+              5 * 2 * both_s + statistics_s + 4 * ms - 3 * gather_s, 1e-12);
 }
 
 // Ranks of a tensor-parallel group meet after each segment; those of other groups do not.
@@ -507,11 +509,9 @@ TEST(StageTime, CollectivesTakeAsLongAsTheSlowestPairOfNodesLetsThem) {
   EXPECT_NEAR(ratio(plan, model, profile), 1.0, 0.02);
 }
 
-// The worst plan has one microbatch, whose updates hide behind nothing: without tensor parallelism
-// it is 3.2 % off, with it 2.1 %.
 TEST(StageTime, OneStageIsWithinTwoPercentOfTheSimulation) {
   const Off off = one_stage_off(4, 40, [](std::mt19937&, plan::Plan plan) { return plan; });
-  EXPECT_LE(off.most, 0.022);
+  EXPECT_LE(off.most, 0.02);
   EXPECT_LE(off.mean, 0.005);
 }
 

@@ -95,7 +95,7 @@ TEST(Strategy, IsTheSumOfItsChunks) {
 }
 
 TEST(Memo, FindsEachValueOnceAndForgetsWhatAnErrorLeftOpen) {
-  Memo<Strategy, int> memo;
+  Memo<int> memo;
   std::vector<Strategy> keys;
   for (const int layers : {1, 2, 1, 3}) keys.push_back({.layers = layers});
   int found = 0;

@@ -165,6 +165,21 @@ Expr Costs::segment(model::SegmentKind kind, Pass pass) const {
   return Expr::call(std::move(function), v_.split(*model_));
 }
 
+Expr Costs::norms_again(model::SegmentKind kind) const {
+  auto function = remembering(
+      std::string(model::name(kind)) + "_norms_again",
+      [model = model_, profile = profile_, kind, sharing = role_.sharing()](Arguments x) {
+        const model::Split split = split_of(x, sharing);
+        const model::Segment list = model::segment(*model, kind, split.division());
+        double sum_s = 0.0;
+        for (int run = 0; list.backward.front().again && run < std::ssize(list.brought()); ++run)
+          sum_s += price::task_s(
+              *profile, price::segment_s(*model, *profile, kind, Pass::backward, split, run));
+        return sum_s;
+      });
+  return Expr::call(std::move(function), v_.split(*model_));
+}
+
 Expr Costs::optimizer(const Expr& elements, model::UpdateUnit unit) const {
   return Expr::call(optimizer_, {elements, double(unit)});
 }

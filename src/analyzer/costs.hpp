@@ -69,6 +69,8 @@ class Costs {
   Costs(const model::Config& model, const hardware::Machine& machine, StageRole role);
 
   Expr segment(model::SegmentKind kind, Pass pass) const;  ///< at Variables::split
+  /// The norms of a segment that its backward makes again before ranks gather their tokens.
+  Expr norms_again(model::SegmentKind kind) const;
   Expr optimizer(const Expr& elements, model::UpdateUnit unit) const;
   /// The step of a block's whole matrices, by the rank with most of them.
   Expr matrix_step(const model::Block& block) const;

@@ -104,6 +104,11 @@ LayerCosts costs_of(const model::Config& model, const Costs& costs, Recompute re
     return costs.overlapped(alone_s, inputs_s, 0.0, 0.0) - alone_s;
   };
   const Expr first_inputs_s = brought_s(full ? front : back);
+  // The norm before that needs no time of its own while ranks exchange what is at work.
+  const auto norm_beside = [&](SegmentKind next, const Expr& exchange_s) {
+    return recompute == Recompute::none ? Expr(0.0) : min(costs.norms_again(next), exchange_s);
+  };
+  const SegmentKind first = full ? kinds.front() : kinds.back();
   const Variables v(model);
   const Expr moved = moved_bytes(model, recompute, costs.sharing(), v.a);
   const Expr to_disk = moved_bytes(model, recompute, costs.sharing(), v.ad);
@@ -116,8 +121,10 @@ LayerCosts costs_of(const model::Config& model, const Costs& costs, Recompute re
                    .recompute_ahead_s = 0.0,
                    .inputs_tp_s = 0.0,
                    .ahead_tp_s = ahead * first_inputs_s,
-                   .beside_forward_s = beside(kinds.back(), Pass::forward, ahead * first_inputs_s),
-                   .beside_backward_s = beside(kinds.front(), backward, ahead * first_inputs_s),
+                   .beside_forward_s = beside(kinds.back(), Pass::forward, ahead * first_inputs_s) -
+                                       ahead * norm_beside(first, back.inputs_s),
+                   .beside_backward_s = beside(kinds.front(), backward, ahead * first_inputs_s) -
+                                        ahead * norm_beside(first, front.output_grads_s),
                    .out_s = costs.copy_out(moved),
                    .in_s = costs.copy_in(moved),
                    .write_s = costs.disk_write(to_disk),
@@ -128,6 +135,8 @@ LayerCosts costs_of(const model::Config& model, const Costs& costs, Recompute re
     layer.backward_tp_s += own.output_grads_s + own.input_grads_s + own.backward_s + own.both_s;
     layer.inputs_tp_s += brought_s(own);
     if (i > 0) layer.backward_s += beside(kinds[i], backward, brought_s(exchanges[i - 1]));
+    if (i > 0 && !full)
+      layer.backward_s = layer.backward_s - norm_beside(kinds[i - 1], own.output_grads_s);
     if (!full) continue;
     layer.backward_tp_s += own.forward_s + own.both_s;
     if (i > 0) layer.backward_tp_s += own.inputs_s;

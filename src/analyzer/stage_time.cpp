@@ -411,7 +411,8 @@ void StageTimeBuilder::ends(TimeTerms& terms) const {
   const Load& reduction = first_trained().last_grads;
   terms.end_s.push_back(
       {"last gradient reduction", reduction.reduce_s + reduction.sums_s + reduction.out_s});
-  // It stands before the next block's all-reduces, which wait for that block's last segment anyway.
+  // It comes before the gather of the next block's gradient. A block that is recomputed in full
+  // computes meanwhile.
   const auto partial_sum_s = [&](const model::Block& block) {
     return costs_.collective(price::Collective::all_reduce, model::Axis::tp,
                              grad_bytes * model::layout_partial_elements(block));
@@ -421,22 +422,22 @@ void StageTimeBuilder::ends(TimeTerms& terms) const {
     return role_.dense > 0 ? most + dense_ * (of(blocks_.dense_layer) - most) : most;
   };
   const Expr partial_s = of_layer(partial_sum_s);
-  const Expr last_backward_s = costs_.segment(kinds_.back(), Pass::backward);
+  const Expr ahead_s = recompute_ahead_s();
   Expr exposed_s = 0.0;
-  if (role_.layers)
-    exposed_s =
-        trained_layers() * max(partial_s - last_backward_s, 0.0) + min(partial_s, last_backward_s);
-  if (role_.last) {
-    const Expr head_s = partial_sum_s(blocks_.head);
-    exposed_s += role_.layers ? max(head_s - last_backward_s, 0.0) : head_s;
+  if (role_.layers) {
+    const Expr before_recomputed = max(min(v_.c, trained_layers()) - 1.0, 0.0);
+    exposed_s = trained_layers() * partial_s - before_recomputed * min(partial_s, ahead_s);
   }
+  if (role_.last) exposed_s += max(partial_sum_s(blocks_.head) - ahead_s, 0.0);
   terms.last_s.push_back({"gradients partial over tp", exposed_s});
 
   const auto norm = [&](const model::Block& block) {
     return costs_.norm(grad_bytes * model::layout_elements(model_, block).trained /
                        v_.state_ranks());
   };
-  Expr norms = trained_layers() * of_layer(norm);
+  // Those of all blocks but the first ones are computed beside sums of partial gradients.
+  const Expr norm_s = of_layer(norm), beside_sums = trained_layers() - (role_.last ? 0.0 : 1.0);
+  Expr norms = trained_layers() * norm_s - max(beside_sums, 0.0) * min(norm_s, partial_s);
   if (role_.trains_embedding()) norms += norm(blocks_.embedding);
   if (role_.last) norms += norm(blocks_.head);
   terms.last_s.push_back({"gradient norm", norms});

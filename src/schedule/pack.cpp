@@ -54,17 +54,20 @@ class Packer {
     const std::size_t first = first_[id];
     return std::span(meets_).subspan(first, first_[std::size_t(id) + 1] - first);
   }
+  std::size_t count_meetings() const;
   void find_neighbours();
   void take(int id, std::int64_t offset);
   std::int64_t free_among_neighbours(int id);
   void choose(int id);
+  void begin_fit(const Order& order, std::size_t from);
+  void try_order(const Order& order);
   std::int64_t first_fit(const Order& order, std::size_t from, std::int64_t most_over);
   std::vector<int> blamed() const;
   Order by_offset() const;
 
   std::span<const Parcel> parcels_;
   const Deadline& deadline_;
-  std::vector<int> meets_;           ///< neighbours of all parcels, one after the other
+  std::vector<int> meets_;           ///< neighbours of all parcels, one after the other; if needed
   std::vector<std::size_t> first_;   ///< where each one's begin
   std::vector<std::int64_t> crowd_;  ///< [parcel] most bytes that live at once during its life
   std::int64_t good_end_ = 0;        ///< nothing left to win
@@ -93,9 +96,20 @@ Packer::Packer(std::span<const Parcel> parcels, std::int64_t beside_bytes, const
   const std::int64_t live_bytes = *std::ranges::max_element(live);
   good_end_ =
       live_bytes + std::max(worth_bytes, std::int64_t(0.005 * double(live_bytes + beside_bytes)));
-  find_neighbours();
   constexpr std::size_t sorting = 40;  // to sort one takes as long as to look at so many
-  crowded_ = parcels.size() * parcels.size() < sorting * meets_.size();
+  crowded_ = parcels.size() * parcels.size() < sorting * count_meetings();
+  if (!crowded_) find_neighbours();
+}
+
+/// The sum over all parcels of the number of others that they meet.
+std::size_t Packer::count_meetings() const {
+  std::vector<int> ends;
+  for (const Parcel& p : parcels_) ends.push_back(p.last_task);
+  std::ranges::sort(ends);
+  std::size_t apart = 0;  // pairs
+  for (const Parcel& p : parcels_)
+    apart += std::size_t(std::ranges::lower_bound(ends, p.first_task) - ends.begin());
+  return parcels_.size() * (parcels_.size() - 1) - 2 * apart;
 }
 
 void Packer::find_neighbours() {
@@ -182,12 +196,30 @@ void Packer::choose(int id) {
   take(id, crowded_ ? taken_.first_free(at(id), steps_) : free_among_neighbours(id));
 }
 
-/// Places what stands from position `from` on once more.
-/// @return how far parcels end above the good end, summed; gives up above `most_over`
-std::int64_t Packer::first_fit(const Order& order, std::size_t from, std::int64_t most_over) {
+/// Forgets the places of parcels from position `from` on.
+void Packer::begin_fit(const Order& order, std::size_t from) {
   taken_.clear();
   for (std::size_t i = 0; i < from; ++i) take(order[i], offset_[order[i]]);
   for (std::size_t i = from; i < order.size(); ++i) offset_[order[i]] = -1;
+}
+
+/// Places all parcels in an order; gives up at the best end so far.
+void Packer::try_order(const Order& order) {
+  begin_fit(order, 0);
+  std::int64_t top = 0;
+  for (const int id : order) {
+    choose(id);
+    top = std::max(top, end(id));
+    if (top >= best_end_) return;
+  }
+  best_end_ = top;
+  best_ = offset_;
+}
+
+/// Places parcels from position `from` on once more.
+/// @return how far parcels end above the good end, summed; gives up above `most_over`
+std::int64_t Packer::first_fit(const Order& order, std::size_t from, std::int64_t most_over) {
+  begin_fit(order, from);
   std::int64_t over = 0, top = 0;
   for (std::size_t i = 0; i < order.size(); ++i) {
     if (i >= from) choose(order[i]);
@@ -220,7 +252,7 @@ void Packer::try_orders() {
   std::iota(order.begin(), order.end(), 0);
   for (const auto& key : keys) {
     std::ranges::stable_sort(order, std::greater<>(), key);
-    first_fit(order, 0, unlimited);
+    try_order(order);
     if (done()) return;
   }
 }
@@ -242,7 +274,7 @@ void Packer::try_skylines() {
     auto offsets = skyline.build(taste, best_end_ - 1);
     if (!offsets) continue;
     offset_ = *std::move(offsets);
-    first_fit(by_offset(), 0, unlimited);
+    try_order(by_offset());
   }
 }
 
@@ -271,6 +303,7 @@ std::vector<int> Packer::blamed() const {
 /// Again and again one of those to blame chooses at another turn; what does not get worse is kept.
 void Packer::climb() {
   std::mt19937 random(1);
+  if (crowded_) find_neighbours();
   offset_ = best_;
   Order order = by_offset();
   std::int64_t over = first_fit(order, 0, unlimited);

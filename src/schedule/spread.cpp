@@ -43,11 +43,16 @@ class LastUsers {
   Users users_;
 };
 
+/// Bytes that a parcel takes; such pairs are sorted often.
+struct Extent {
+  std::int64_t first, end;
+};
+
 /// The place among the free ones, below `end`, whose users the parcel waits for least.
 ///
-/// @param taken  parcels that it meets, by offset
-std::int64_t best_place(const Parcel& parcel, const std::vector<const Parcel*>& taken,
-                        std::int64_t end, const LastUsers& users) {
+/// @param taken  the bytes of parcels that it meets, by offset
+std::int64_t best_place(const Parcel& parcel, const std::vector<Extent>& taken, std::int64_t end,
+                        const LastUsers& users) {
   std::int64_t best = parcel.offset, free = 0;
   int least = users.wait(parcel, best);
   const auto consider = [&](std::int64_t place) {
@@ -60,9 +65,9 @@ std::int64_t best_place(const Parcel& parcel, const std::vector<const Parcel*>& 
     users.borders(free, last, consider);
     consider(last);
   };
-  for (const Parcel* other : taken) {
-    consider_gap(other->offset);
-    free = std::max(free, other->end());
+  for (const Extent& other : taken) {
+    consider_gap(other.first);
+    free = std::max(free, other.end);
   }
   consider_gap(end);
   return best;
@@ -75,18 +80,20 @@ void spread(std::span<Parcel> parcels, std::int64_t end, const Deadline& deadlin
   for (Parcel& parcel : parcels) by_first.push_back(&parcel);
   std::ranges::stable_sort(by_first, {}, &Parcel::first_task);
   LastUsers users(end);
-  std::vector<const Parcel*> alive, later, taken;  // by offset
+  std::vector<const Parcel*> alive;  // by offset
+  std::vector<Extent> taken;
   for (std::size_t i = 0; i < by_first.size(); ++i) {
     deadline.check();
     Parcel& parcel = *by_first[i];
     std::erase_if(alive, [&](const Parcel* other) { return !other->meets(parcel); });
     if (parcel.moves && users.wait(parcel, parcel.offset) >= 0) {
-      later.clear();
+      taken.clear();
+      for (const Parcel* other : alive) taken.push_back({other->offset, other->end()});
+      const auto later = std::ptrdiff_t(taken.size());
       for (std::size_t k = i + 1; k < by_first.size() && by_first[k]->meets(parcel); ++k)
-        later.push_back(by_first[k]);
-      std::ranges::sort(later, {}, &Parcel::offset);
-      taken.resize(alive.size() + later.size());
-      std::ranges::merge(alive, later, taken.begin(), {}, &Parcel::offset, &Parcel::offset);
+        taken.push_back({by_first[k]->offset, by_first[k]->end()});
+      std::ranges::sort(taken.begin() + later, taken.end(), {}, &Extent::first);
+      std::ranges::inplace_merge(taken, taken.begin() + later, {}, &Extent::first);
       parcel.offset = best_place(parcel, taken, end, users);
     }
     users.take(parcel);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "analyzer/analyzer.hpp"
+#include "base/text.hpp"
 #include "grid.hpp"
 #include "pipeline.hpp"
 #include "plan/shapes.hpp"
@@ -48,7 +49,9 @@ class MinimalMemory {
   /// An assignment whose devices each need at most this share of what their group has; none: {}.
   ///
   /// @param exactly  false: also where a node's host memory may not do for all of its stages
-  std::vector<Point> assignment(const PipelineConfig& config, double share, bool exactly) {
+  /// @param layers   least and most layers of a stage
+  std::vector<Point> assignment(const PipelineConfig& config, double share, bool exactly,
+                                std::optional<std::pair<int, int>> layers = {}) {
     const MessageTable no_messages;
     Pipeline pipeline{.config = config,
                       .messages = no_messages,
@@ -58,11 +61,10 @@ class MinimalMemory {
                       .host_matters = true,
                       .cells = {}};
     std::vector<std::vector<Point>> points;  // [stages after x layout]
-    const int most = config.most_layers(pipeline.num_layers);
+    const auto [least, most] = layers.value_or(all_layers(config));
     for (int after = 0; after < config.num_stages; ++after)
       for (int layout = 0; layout < int(config.layouts.size()); ++layout)
-        points.push_back(
-            within({config, layout, after}, config.num_stages == 1 ? most : 1, most, share));
+        points.push_back(within({config, layout, after}, least, most, share));
     for (int after = 0; after < config.num_stages; ++after) {
       auto& cells = pipeline.cells.emplace_back();
       for (std::size_t layout = 0; layout < config.layouts.size(); ++layout)
@@ -81,13 +83,22 @@ class MinimalMemory {
     return exactly ? std::vector<Point>{} : std::move(found[0].stages);
   }
 
+  /// Whether an assignment fits.
+  /// @param evenly  of stages with equally many layers, or one more
+  bool fits(const PipelineConfig& config, bool evenly) {
+    const int layers = input_.model.num_layers, stages = config.num_stages;
+    std::optional<std::pair<int, int>> even;
+    if (evenly) even = {std::max(1, layers / stages), int(ceil_div(layers, stages))};
+    return !assignment(config, 1.0, false, even).empty();
+  }
+
   /// All shares that a device of a configuration may need.
   std::vector<double> shares(const PipelineConfig& config) {
     std::vector<double> all;
-    const int most = config.most_layers(input_.model.num_layers);
+    const auto [least, most] = all_layers(config);
     for (int after = 0; after < config.num_stages; ++after)
       for (int layout = 0; layout < int(config.layouts.size()); ++layout)
-        for (int layers = config.num_stages == 1 ? most : 1; layers <= most; ++layers)
+        for (int layers = least; layers <= most; ++layers)
           for (const Point& p : front({config, layout, after}, layers))
             all.push_back(p.device_bytes / memory_bytes({config, layout, after}));
     std::ranges::sort(all);
@@ -98,6 +109,11 @@ class MinimalMemory {
   /// Role, layout, memory, run-ahead, layers.
   using Key = std::tuple<analyzer::StageRole, Layout, MemoryKey, int, int>;
 
+  /// Least and most layers of a stage.
+  std::pair<int, int> all_layers(const PipelineConfig& config) const {
+    const int most = config.most_layers(input_.model.num_layers);
+    return {config.num_stages == 1 ? most : 1, most};
+  }
   double memory_bytes(const StagePosition& position) const {
     return double(input_.cluster.groups[position.mesh().group].memory_bytes);
   }
@@ -151,9 +167,12 @@ class MinimalMemory {
 bool may_fit(const SearchInput& input, Grid& grid) try {
   MinimalMemory minimal(input, grid);
   const std::vector<PipelineConfig> configs = minimal.configs();
-  return configs.empty() || std::ranges::any_of(configs, [&](const PipelineConfig& config) {
-           return !minimal.assignment(config, 1.0, false).empty();
-         });
+  // Even stages are few, and fit where others do, mostly.
+  const auto any_fits = [&](bool evenly) {
+    return std::ranges::any_of(
+        configs, [&](const PipelineConfig& config) { return minimal.fits(config, evenly); });
+  };
+  return configs.empty() || any_fits(true) || any_fits(false);
 } catch (const OutOfTime&) {
   return true;
 }

@@ -44,10 +44,17 @@ std::size_t role_of(const PipelineConfig& config, int after) {
 }
 
 /// Most layers of a stage whose points (one a number of layers) take at most this long.
-int most_layers(const std::vector<Point>& points, double threshold_s) {
+int most_layers(std::span<const Point> points, double threshold_s) {
   for (auto point = points.rbegin(); point != points.rend(); ++point)
     if (point->stable_s <= threshold_s) return point->layers();
   return 0;
+}
+
+/// The points of so many layers among those of rising numbers of layers.
+std::span<const Point> of_layers(const std::vector<Point>& points, int least, int most) {
+  const auto first = std::ranges::lower_bound(points, least, {}, &Point::layers);
+  const auto end = std::ranges::upper_bound(points, most, {}, &Point::layers);
+  return first < end ? std::span(first, end) : std::span<const Point>();
 }
 
 }  // namespace
@@ -62,7 +69,7 @@ PipelineSearch::PipelineSearch(const SearchInput& input, std::shared_ptr<Fronts>
   if (bound_s == infinity) step_ = Step::done;
 }
 
-const std::vector<Point>& PipelineSearch::unlimited(int layout, int after) const {
+std::span<const Point> PipelineSearch::unlimited(int layout, int after) const {
   return unlimited_[layout][role_of(config_, after)];
 }
 
@@ -174,17 +181,15 @@ void PipelineSearch::begin(Grid& grid) {
   const std::int64_t stages = config_.num_stages;
   if (stages * least.devices() > devices || (fills && stages * most.devices() < devices))
     return hold_nothing();
-  unlimited_.assign(config_.layouts.size(), std::vector<std::vector<Point>>(4));
+  unlimited_.assign(config_.layouts.size(), {});
   std::vector<double> ends;
   for (int layout = 0; layout < int(config_.layouts.size()); ++layout)
     for (int after : {0, std::min(1, config_.num_stages - 1), config_.num_stages - 1}) {
-      auto& points = unlimited_[layout][role_of(config_, after)];
+      std::span<const Point>& points = unlimited_[layout][role_of(config_, after)];
       if (points.empty())
-        std::ranges::copy_if(fronts_->unlimited(grid, {config_, layout, after}),
-                             std::back_inserter(points), [&](const Point& p) {
-                               return p.layers() >= config_.least_layers(after) &&
-                                      p.layers() <= config_.most_layers(input_.model.num_layers);
-                             });
+        points =
+            of_layers(fronts_->unlimited(grid, {config_, layout, after}),
+                      config_.least_layers(after), config_.most_layers(input_.model.num_layers));
       for (const Point& p : points) {
         ends.push_back(p.stable_s);
         fastest_layer_s_ = std::min(fastest_layer_s_, p.fill_s() / p.layers());

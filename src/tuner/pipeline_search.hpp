@@ -1,8 +1,10 @@
 /// @file Search within one pipeline configuration: its strategies, their bounds, its candidates.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "base/numbers.hpp"
@@ -97,7 +99,7 @@ class PipelineSearch {
   Pipeline unlimited_pipeline();
   Pipeline limited_pipeline(const std::vector<Part>& parts);
   std::vector<Part> parts(const Thresholds& thresholds_s) const;
-  const std::vector<Point>& unlimited(int layout, int after) const;
+  std::span<const Point> unlimited(int layout, int after) const;
   StageCapacities capacities(const Thresholds& thresholds_s) const;
   Thresholds thresholds(double cutoff_s) const;
   int most_of_others(const Capacity& capacity, int layout, int after) const;
@@ -108,7 +110,8 @@ class PipelineSearch {
   PipelineConfig config_;
   std::shared_ptr<Fronts> fronts_;
   std::optional<MessageTable> messages_;
-  std::vector<std::vector<std::vector<Point>>> unlimited_;  ///< [layout][role]
+  /// [layout][role] points of the fronts, one for each number of layers
+  std::vector<std::array<std::span<const Point>, 4>> unlimited_;
   Step step_ = Step::begin;
   std::optional<Prepared> prepared_;
   std::size_t ends_tried_ = 0;  ///< cutoffs under which this step found nothing

@@ -14,8 +14,14 @@ std::vector<Fit> Rows::fits(Grid& grid, const StagePosition& position,
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const Row& row = *known[i];
     Fit& fit = found.emplace_back(Fit{rows[i], row.savings, {}});
-    fit.points.assign(points_.begin() + row.begin, points_.begin() + row.end);
-    for (Point& point : fit.points) point.layout = position.layout;
+    for (std::uint32_t p = row.begin; p < row.end; ++p) {
+      const Kept& kept = points_[p];
+      Point& point = fit.points.emplace_back(position.layout, rows[i].at_level(kept.level));
+      point.times() = kept.times;
+      point.device_bytes = kept.device_bytes;
+      point.host_bytes = kept.host_bytes;
+      point.disk_bytes = kept.disk_bytes;
+    }
   }
   return found;
 }
@@ -26,7 +32,9 @@ std::vector<Rows::Row> Rows::search(Grid& grid, const StagePosition& position,
   for (const Fit& fit :
        RowSearch(grid, times_, position, limits_, axes_, host_matters_).fits(rows)) {
     const auto begin = std::uint32_t(points_.size());
-    points_.insert(points_.end(), fit.points.begin(), fit.points.end());
+    for (const Point& point : fit.points)
+      points_.push_back(
+          {point, point.device_bytes, point.host_bytes, point.disk_bytes, point.strategy.level});
     found.push_back({fit.savings, begin, std::uint32_t(points_.size())});
   }
   return found;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -34,6 +35,12 @@ class Rows {
                               std::span<const Step> steps);
 
  private:
+  /// A point of a row, of which there are millions: its strategy is the row's but for the level.
+  struct Kept {
+    StageTimes times;
+    double device_bytes, host_bytes, disk_bytes;
+    int level;
+  };
   struct Row {
     Savings savings;
     std::uint32_t begin = 0, end = 0;  ///< range of points_
@@ -48,9 +55,9 @@ class Rows {
   Axes axes_;
   bool host_matters_;
   std::mutex mutex_;
-  Memo<Strategy, Row> rows_;  ///< key: Strategy::row()
-  std::vector<Point> points_;
-  Memo<Step::Target, bool> gains_;
+  Memo<Row> rows_;  ///< key: Strategy::row()
+  std::deque<Kept> points_;
+  Memo<bool> gains_;  ///< key: Step::target()
 };
 
 /// The rows of all positions, for searches in the same memory.

@@ -41,8 +41,8 @@ std::vector<StageTimes> RowTimes::least(Grid& grid, const StagePosition& positio
 
 /// A row with the numbers of layers that tell of all others: from the fourth layer on each one adds
 /// as much as the one before.
-const std::vector<Point>& RowTimes::samples(Grid& grid, const StagePosition& position,
-                                            Strategy row) {
+const std::vector<StageTimes>& RowTimes::samples(Grid& grid, const StagePosition& position,
+                                                 Strategy row) {
   constexpr int different = 4;
   row.layers = 0;
   const Strategy key = row.row();
@@ -55,13 +55,13 @@ const std::vector<Point>& RowTimes::samples(Grid& grid, const StagePosition& pos
     for (const int level : axes_.turning_levels(row.layers))
       points.emplace_back(position.layout, row.at_level(level));
   grid.price_time(position, points);
-  return samples_.emplace(key, std::move(points)).first->second;
+  return samples_.emplace(key, std::vector<StageTimes>(points.begin(), points.end())).first->second;
 }
 
 bool RowTimes::gains(Grid& grid, const StagePosition& position, const Step& step) {
   const std::lock_guard lock(mutex_);
-  const std::vector<Point>& from = samples(grid, position, step.from);
-  const std::vector<Point>& to = samples(grid, position, step.to);
+  const std::vector<StageTimes>& from = samples(grid, position, step.from);
+  const std::vector<StageTimes>& to = samples(grid, position, step.to);
   for (std::size_t i = 0; i < to.size(); ++i)
     if (to[i].is_faster_than(from[i])) return true;
   return false;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory_resource>
 #include <mutex>
@@ -35,15 +36,30 @@ class PointGroups {
   std::vector<std::size_t> begins_;  ///< [group] index in points_
 };
 
-/// Values by key, found once and never moved. A few large blocks hold them and are freed whole: to
-/// destroy millions of values one by one took a fortieth of a search.
-template <class Key, class Value>
+/// A strategy, or the end of a step along an axis.
+struct Target {
+  Target(const Strategy& strategy, std::size_t axis = 0) : strategy(strategy), axis(axis) {}
+
+  Strategy strategy;
+  std::size_t axis;
+
+  bool operator==(const Target&) const = default;
+  struct Hash {
+    std::size_t operator()(const Target& target) const {
+      return Strategy::Hash()(target.strategy) + target.axis;
+    }
+  };
+};
+
+/// Values by strategy or target, found once and never moved. A few large blocks hold them and are
+/// freed whole: to destroy millions of values one by one took a fortieth of a search.
+template <class Value>
 class Memo {
-  static_assert(std::is_trivially_destructible_v<Key> && std::is_trivially_destructible_v<Value>);
+  static_assert(std::is_trivially_destructible_v<Value>);
 
  public:
-  /// Value of each item's key. find(missing) returns the values of the items whose keys are new; an
-  /// exception that it throws leaves these unknown.
+  /// Value of each item's key, a strategy or a target. find(missing) returns the values of the
+  /// items whose keys are new; an exception that it throws leaves these unknown.
   template <class Item, class KeyOf, class Find>
   std::vector<const Value*> of(std::span<Item> items, const KeyOf& key_of, const Find& find) {
     std::vector<const Value*> values;
@@ -51,7 +67,7 @@ class Memo {
     std::vector<std::remove_const_t<Item>> missing;
     std::vector<std::pair<const Key, Value>*> fresh;
     for (const Item& item : items) {
-      const auto [entry, is_new] = map_.try_emplace(std::invoke(key_of, item));
+      const auto [entry, is_new] = map_.try_emplace(key(std::invoke(key_of, item)));
       values.push_back(&entry->second);
       if (!is_new) continue;
       missing.push_back(item);
@@ -68,8 +84,32 @@ class Memo {
   }
 
  private:
+  /// A target in few bytes.
+  struct Key {
+    std::uint32_t policy;  ///< number of all but layers and level
+    int layers, level;
+
+    bool operator==(const Key&) const = default;
+    struct Hash {
+      std::size_t operator()(const Key& key) const noexcept {
+        const std::uint64_t sum =
+            (std::uint64_t(key.policy) << 32 | std::uint32_t(key.layers)) * 0x9E3779B97F4A7C15u +
+            std::uint32_t(key.level);
+        return (sum ^ sum >> 32) * 0x9E3779B97F4A7C15u >> 16;
+      }
+    };
+  };
   using Map = std::pmr::unordered_map<Key, Value, typename Key::Hash>;
 
+  Key key(const Target& target) {
+    Target policy = target;
+    policy.strategy.layers = policy.strategy.level = 0;
+    const auto number = std::uint32_t(policies_.size());
+    return {policies_.try_emplace(policy, number).first->second, target.strategy.layers,
+            target.strategy.level};
+  }
+
+  std::unordered_map<Target, std::uint32_t, Target::Hash> policies_;
   std::pmr::monotonic_buffer_resource memory_;
   Map& map_ = *std::pmr::polymorphic_allocator<>(&memory_).new_object<Map>();
 };
@@ -83,7 +123,7 @@ class Times {
 
  private:
   std::mutex mutex_;
-  Memo<Strategy, StageTimes> known_;
+  Memo<StageTimes> known_;
 };
 
 /// A strategy, and one with a larger ratio along one axis.
@@ -93,17 +133,6 @@ struct Step {
   bool lacks_host = false;  ///< host memory is short, or counts
 
   /// Identifies a step: no other one leads there along this axis.
-  struct Target {
-    Strategy strategy;
-    std::size_t axis;
-
-    bool operator==(const Target&) const = default;
-    struct Hash {
-      std::size_t operator()(const Target& target) const {
-        return Strategy::Hash()(target.strategy) + target.axis;
-      }
-    };
-  };
   Target target() const { return {to, axis}; }
 };
 
@@ -122,13 +151,13 @@ class RowTimes {
   bool gains(Grid& grid, const StagePosition& position, const Step& step);
 
  private:
-  const std::vector<Point>& samples(Grid& grid, const StagePosition& position, Strategy row);
+  const std::vector<StageTimes>& samples(Grid& grid, const StagePosition& position, Strategy row);
 
   Axes axes_;
   std::mutex mutex_;
-  Memo<Strategy, StageTimes> least_;  ///< key: Strategy::row()
-  /// Points that samples() priced; key: a row without layers.
-  std::unordered_map<Strategy, std::vector<Point>, Strategy::Hash> samples_;
+  Memo<StageTimes> least_;  ///< key: Strategy::row()
+  /// Times that samples() priced; key: a row without layers.
+  std::unordered_map<Strategy, std::vector<StageTimes>, Strategy::Hash> samples_;
 };
 
 }  // namespace brume::tuner

@@ -34,6 +34,9 @@ constexpr double prediction_error = 0.04;
 /// predictions are off alike.
 constexpr double shape_error = 0.005;
 constexpr int most_even = 3;  ///< even plans that fit, before the search
+/// Share by which a whole simulation may exceed that of the first microbatches: if it takes longer,
+/// plans that were left out may be faster.
+constexpr double first_part_error = 0.001;
 /// Configurations from which on a search takes seconds until it finds a plan.
 constexpr std::size_t many_configs = 1000;
 
@@ -135,6 +138,7 @@ class BestPlans {
     OtherOrders* orders;  ///< none: the searcher of 1F1B found it
     double seconds;
     bool coarse;  ///< else predicted: it is too large to simulate
+    std::optional<RankedPlan> in_full = std::nullopt;
   };
 
   /// Time below which a plan is of interest.
@@ -295,6 +299,7 @@ class BestPlans {
 
   Outcome outcome(const Simulated& one, Grid& grid, bool in_full, const Deadline& deadline) const {
     const plan::Plan& plan = one.found.candidate.plan;
+    if (one.in_full) return {one.in_full, std::nullopt};
     try {
       const Placement placement =
           in_full ? place(plan, input_.model, input_.cluster, workers_.threads(), deadline)
@@ -309,8 +314,8 @@ class BestPlans {
   }
 
   /// The best of those simulated; the fastest is placed and simulated in full, and so is each next
-  /// one that may then be faster. None when one does not fit after all: it is excluded, and the
-  /// search has to go on.
+  /// one that may then be faster. None if one does not fit after all, which is excluded, or if all
+  /// take longer than the search took them to: it has to go on.
   std::vector<RankedPlan> placed() {
     std::ranges::stable_sort(simulated_, {}, &Simulated::seconds);
     std::vector<Outcome> outcomes(std::min(wanted_, simulated_.size()));
@@ -330,15 +335,25 @@ class BestPlans {
       if (outcomes[i].misfit) {
         exclude(simulated_[i].found, simulated_[i].orders, *outcomes[i].misfit);
         simulated_.erase(simulated_.begin() + std::ptrdiff_t(i));
-        fastest_s_ = infinity;
-        for (const Simulated& other : simulated_) fastest_s_ = std::min(fastest_s_, other.seconds);
+        fastest_s_ = fastest_simulated_s();
         return {};
       }
       if (!outcomes[i].ranked) break;
       best.push_back(*std::move(outcomes[i].ranked));
-      if (in_full) fastest_in_full_s = std::min(fastest_in_full_s, best.back().seconds());
+      if (!in_full) continue;
+      fastest_in_full_s = std::min(fastest_in_full_s, best.back().seconds());
+      simulated_[i].seconds = best.back().seconds();
+      simulated_[i].in_full = best.back();
     }
+    const double before_s = std::exchange(fastest_s_, fastest_simulated_s());
+    if (fastest_s_ > before_s * (1.0 + first_part_error)) return {};
     return best;
+  }
+
+  double fastest_simulated_s() const {
+    double fastest_s = infinity;
+    for (const Simulated& one : simulated_) fastest_s = std::min(fastest_s, one.seconds);
+    return fastest_s;
   }
 
   /// Many buffers, as of other orders, take long to place more tightly than the search did.
@@ -349,10 +364,10 @@ class BestPlans {
   }
 
   void confirm(const RankedPlan& best) {
-    for (const auto& [found, orders, seconds, coarse] : simulated_)
-      if (found.search && !orders && found.candidate.plan == best.plan) {
+    for (const Simulated& one : simulated_)
+      if (one.found.search && !one.orders && one.found.candidate.plan == best.plan) {
         try {
-          statistics_.confirmed = searcher_.confirms(found);
+          statistics_.confirmed = searcher_.confirms(one.found);
         } catch (const OutOfTime&) {
         }
         return;
