@@ -12,6 +12,7 @@
 #include "kernels/rms_norm.hpp"
 #include "kernels/rope.hpp"
 #include "kernels/swiglu.hpp"
+#include "kernels/token_rows.hpp"
 #include "kernels/update_rules.hpp"
 #include "launch_notes.hpp"
 #include "model/optimizers.hpp"
@@ -185,23 +186,40 @@ void sigmoid_backward(ConstMatrixOf<Storage> logits, ConstVector d_gates,
                       MatrixOf<Storage> d_logits) {
   note("sigmoid_backward", 0.0, logits, d_gates, d_logits);
 }
+void note_order(double copies) {
+  note("count_keys", 0.0, copies);
+  note("order_totals", 0.0);
+  note("order_begins", 0.0);
+  note("order_rows", 0.0, 2.0 * copies);
+}
 void choose_experts(ConstMatrix logits, const Router&, Vector gates, Routes) {
   const double copies = double(gates.size() * sizeof(std::int32_t));
   note("choose_experts", 0.0, logits, copies);
-  note("choose_experts_counts", 0.0, copies);
-  note("choose_experts_totals", 0.0);
-  note("choose_experts_begins", 0.0);
-  note("choose_experts_rows", 0.0, 2.0 * copies);
+  note_order(copies);
   note("choose_experts_gates", 0.0, logits, 2.0 * copies, gates);
 }
 void choose_experts_backward(ConstMatrix logits, const Router&, const Routes&, ConstVector d_gates,
                              const RouterLoss& loss, Matrix d_logits) {
   const double copies = double(d_gates.size() * sizeof(std::int32_t));
   if (loss.balance != 0.0f && loss.seq_len > 0) {
-    note("choose_experts_counts", 0.0, copies);
+    note("count_keys", 0.0, copies);
     note("choose_experts_loads", 0.0);
   }
   note("choose_experts_backward", 0.0, logits, 2.0 * copies, d_gates, d_logits);
+}
+void read_choices(ConstVector choices, const Routes&, Vector gates, const TokenRows&) {
+  const double copies = double(gates.size() * sizeof(std::int32_t));
+  note("read_choices", 0.0, choices, copies, gates);
+  note_order(copies);
+  note_order(copies);
+}
+void order_copies(ConstVector of_tokens, const Routes&, Vector gates) {
+  note_order(double(gates.size() * sizeof(std::int32_t)));
+  note("order_copies", 0.0, of_tokens, double(gates.size() * sizeof(std::int32_t)), gates);
+}
+void order_copies_backward(ConstVector d_gates, const Routes&, std::int64_t, std::int64_t,
+                           std::int64_t, Vector d_choices) {
+  note("order_copies_backward", 0.0, d_gates, d_choices);
 }
 template <class Storage>
 void dispatch(ConstMatrixOf<Storage> x, const Routes&, MatrixOf<Storage> y) {

@@ -332,6 +332,12 @@ inline void choose_later_knobs(std::mt19937 random, const model::Config& model, 
         model.num_experts % stage.tp == 0)
       stage.ep = stage.tp;
   for (plan::Stage& stage : plan.stages) divide_experts(random, model, stage);
+  for (plan::Stage& stage : plan.stages) {
+    plan::Stage changed = stage;
+    changed.dispatch_tokens = pick(random, {0, 1});
+    if (!plan.order.splits_backward() && plan::dispatch_fault(model, changed.split()).empty())
+      stage = changed;
+  }
 }
 
 /// A plan of stages that are cut so, with any number of layers and any combination of knobs.
@@ -420,6 +426,7 @@ inline plan::Plan zero_bubble_plan(std::mt19937& random, model::Config& model, i
   for (plan::Stage& stage : plan.stages) {
     stage.zero_level = std::min(stage.zero_level, stage.shard_ranks() > 1 ? 1 : 3);
     stage.grad_offload_ratio = 0.0;
+    stage.dispatch_tokens = 0;
   }
   return plan;
 }

@@ -33,15 +33,17 @@ struct StageRole {
   int frozen = 0;     ///< number of first blocks that are not trained
   int dense = 0;      ///< number of first layers without experts where others have them
   bool disk = false;  ///< some of what is offloaded may lie on disk; else od and ad do not count
-  bool host_update = false;  ///< the node's processor may step some; else oh does not count
-  bool gather_keys = false;  ///< ranks that share sequences do, else they exchange heads
+  bool host_update = false;      ///< the node's processor may step some; else oh does not count
+  bool gather_keys = false;      ///< ranks that share sequences do, else they exchange heads
+  bool dispatch_tokens = false;  ///< data-parallel ranks that divide experts do, else they gather
   /// Slowdowns against most node pairs, of the stage's collectives over nodes and of collectives of
   /// all ranks.
   double times = 1.0, world_times = 1.0;
   int first_in_unit = 0;  ///< node of a unit of the network at which the stage begins
 
-  model::Sharing sharing() const {
-    return gather_keys ? model::Sharing::keys : model::Sharing::heads;
+  /// The lists of plans whose ranks divide segments along these axes.
+  model::Division division(model::AxisSet axes) const {
+    return {axes, gather_keys ? model::Sharing::keys : model::Sharing::heads, dispatch_tokens};
   }
   bool trains_embedding() const { return first && frozen == 0; }
   /// Layers without a backward. Where there are none, formulas stay as short as they are then.

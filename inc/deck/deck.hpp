@@ -78,6 +78,7 @@ struct SearchKeys {
   std::vector<int> gather_keys = {};
   std::vector<int> tp = {};
   std::vector<int> ep = {};
+  std::vector<int> dispatch_tokens = {};
   std::vector<int> microbatch = {};
   std::vector<int> run_ahead = {1, 2};
   std::vector<int> chunks = {};  ///< virtual stages per device, besides one

@@ -8,6 +8,7 @@
 #include "kernels/latent.hpp"
 #include "kernels/matmul.hpp"
 #include "kernels/quantized.hpp"
+#include "kernels/token_rows.hpp"
 #include "model/model.hpp"
 
 namespace brume::engine {
@@ -38,6 +39,9 @@ struct KernelCall {
   kernels::Matrix logits = {};  ///< a router's, or a head's in generation
   kernels::Vector gates = {};
   kernels::Routes routes = {};
+  kernels::TokenRows token_rows = {};
+  kernels::Vector choices = {};    ///< choices of all ranks; none: they were read
+  kernels::Vector of_tokens = {};  ///< gates in the order of tokens
   // Backward:
   Matrix d_read = {}, d_written = {};                     ///< gradients
   ConstMatrix d_residual = {};                            ///< added to `d_read`
@@ -51,6 +55,7 @@ struct KernelCall {
   kernels::Write write_d_gates = kernels::Write::replace;  ///< an activation's way to write them
   kernels::Vector d_sinks = {};
   Matrix d_keys = {};
+  kernels::Vector d_choices = {};
   kernels::Matrix d_experts_bias = {};
   // Attributes:
   float eps = 0.0f, gain_base = 0.0f;
@@ -60,6 +65,7 @@ struct KernelCall {
   kernels::KeyCache<Storage> cache = {};
   kernels::HeadBlocks heads = {};
   kernels::LatentShape latent = {};
+  std::int64_t first_token = 0, num_tokens = 0;  ///< among those of all ranks
   kernels::ConstMatrix angles = {};
   int head_dim = 0;
   kernels::Documents documents = {};

@@ -15,15 +15,22 @@ namespace brume::kernels {
 /// rows of the experts that it holds.
 struct Routes {
   std::int32_t* experts = nullptr;  ///< [N, k] rising within a token
-  std::int32_t* rows = nullptr;     ///< [N, k] row of the copy
-  std::int32_t* begins = nullptr;   ///< [E + 1] first row of an expert, and the end of all rows
-  int num_experts = 0;              ///< E
-  int chosen = 0;                   ///< k
-  int first_held = 0;               ///< first expert that the rank holds
-  int num_held = 0;                 ///< number of experts that it holds
+  /// [N, k] row of the copy; null: gates are in the order of tokens, nothing else is known
+  std::int32_t* rows = nullptr;
+  std::int32_t* begins = nullptr;  ///< [E + 1] first row of an expert, and the end of all rows
+  int num_experts = 0;             ///< E
+  int chosen = 0;                  ///< k
+  int first_held = 0;              ///< first expert that the rank holds
+  int num_held = 0;                ///< number of experts that it holds
   /// `begins` on the host, for all that follows choose_experts; outlives the call.
   const std::int32_t* host_begins = nullptr;
+  /// [N] row of a token in a matrix of tokens that were sent here; null: it has all N
+  const std::int32_t* places = nullptr;
+  std::int64_t placed = 0;  ///< N, with `places`
 
+  std::int64_t tokens(std::size_t all) const {
+    return places != nullptr ? placed : std::int64_t(all);
+  }
   std::int32_t held_rows() const { return host_begins[num_held]; }  ///< R
   /// Place of an expert in the order of rows.
   constexpr int place(int expert) const {
@@ -91,7 +98,7 @@ void router_backward(ConstMatrix d_logits, ConstMatrixOf<Storage> x, ConstMatrix
 /// A NaN counts as -infinity, and makes a NaN of each gate that depends on it.
 ///
 /// @param logits  [N, E]
-/// @param gates   [N k] by row
+/// @param gates   [N k] by row, or by token
 /// @param routes  its arrays are written
 /// @source        Shazeer et al. 2017; DeepSeek-V3, eq. (12) to (16)
 void choose_experts(ConstMatrix logits, const Router& router, Vector gates, Routes routes);
@@ -99,7 +106,7 @@ void choose_experts(ConstMatrix logits, const Router& router, Vector gates, Rout
 /// The gradients of the logits, whose choice counts as fixed.
 ///
 /// @param d_gates   [R] by row; the gates of all other rows, which other ranks hold, have the
-///                  gradient 0
+///                  gradient 0. Or [N k] by token
 /// @param d_logits  [N, E] replaced
 void choose_experts_backward(ConstMatrix logits, const Router& router, const Routes& routes,
                              ConstVector d_gates, const RouterLoss& loss, Matrix d_logits);

@@ -107,6 +107,7 @@ enum class OperatorKind {
   logits,  ///< a product with sums in fp32, which are the result
   router,  ///< a product with sums in fp32
   choose_experts,
+  order_copies,    ///< rows of the copies of all ranks' tokens, by the choices of these ranks
   sigmoid,         ///< gates of rows
   dispatch,        ///< a row for each expert of a token
   combine,         ///< the sum of such rows
@@ -121,6 +122,8 @@ enum class OperatorKind {
   reduce_scatter,  ///< exchange: the sum over ranks, cut by rows
   all_gather,      ///< exchange: the rows of all ranks, in rank order
   all_to_all,      ///< exchange: rows, cut into as many parts as ranks, part i for rank i
+  send_rows,       ///< exchange: rows of tokens, to the ranks of their experts
+  return_rows,     ///< exchange: the way back
   dequantize,      ///< a product's factor from blocks, before the product
   update           ///< update of weights by the model's optimizer
 };
@@ -182,6 +185,7 @@ inline constexpr KernelRule kernel_rules[] = {
      2,
      3,
      {Need::read, Need::statistics}},
+    {OperatorKind::order_copies, "order_copies", false, 0.0, 2, 1, {Need::statistics}},
     {OperatorKind::sigmoid, "sigmoid", false, 0.0, 2, 3, {Need::read}},
     {OperatorKind::dispatch, "dispatch", true, 0.0, 2, 2, {}},
     {OperatorKind::combine, "combine", false, 0.0, 2, 2, {}},
@@ -196,6 +200,8 @@ inline constexpr KernelRule kernel_rules[] = {
     {OperatorKind::reduce_scatter, "reduce_scatter", false, 0.0, 0, 0, {}},
     {OperatorKind::all_gather, "all_gather", true, 0.0, 0, 0, {}},
     {OperatorKind::all_to_all, "all_to_all", false, 0.0, 0, 0, {}},
+    {OperatorKind::send_rows, "send_rows", true, 0.0, 0, 0, {}},
+    {OperatorKind::return_rows, "return_rows", false, 0.0, 0, 0, {}},
     {OperatorKind::dequantize, "dequantize", false, 0.0, 0, 0, {}},
     {OperatorKind::update, "update", false, 0.0, 0, 0, {}},
 };
@@ -230,10 +236,14 @@ inline bool makes_logits(OperatorKind kind) {
   return kind == OperatorKind::router || kind == OperatorKind::logits;
 }
 
+/// Whether ranks exchange rows of tokens with the ranks of their experts.
+inline bool is_of_tokens(OperatorKind kind) {
+  return kind == OperatorKind::send_rows || kind == OperatorKind::return_rows;
+}
 /// An exchange has no kernel: ranks of a group exchange a tensor.
 inline bool is_exchange(OperatorKind kind) {
   return kind == OperatorKind::reduce_scatter || kind == OperatorKind::all_gather ||
-         kind == OperatorKind::all_to_all;
+         kind == OperatorKind::all_to_all || is_of_tokens(kind);
 }
 
 // --- tensors and operators ----------------------------------------------------------------------
@@ -247,14 +257,18 @@ enum class Sharing {
 };
 
 /// How the ranks of a plan divide a segment, on which its list of operators depends: axes of more
-/// than one rank that exchanges within a layer, and the way to share sequences along cp.
+/// than one rank that exchanges within a layer, the way to share sequences along cp, and the way of
+/// tokens to experts.
 struct Division {
   AxisSet axes = {};
   Sharing sharing = Sharing::none;
+  bool dispatches = false;  ///< a token is sent to the ranks of its experts, else to all
 
   constexpr Division() = default;
-  constexpr Division(AxisSet axes_, Sharing way = Sharing::heads)
-      : axes(axes_), sharing(axes.contains(Axis::cp) ? way : Sharing::none) {}
+  constexpr Division(AxisSet axes_, Sharing way = Sharing::heads, bool dispatches_ = false)
+      : axes(axes_),
+        sharing(axes.contains(Axis::cp) ? way : Sharing::none),
+        dispatches(axes.contains(Axis::ep) && dispatches_) {}
   constexpr Division(Axis axis) : Division(AxisSet(axis)) {}
   constexpr Division(Sharing way)
       : Division(way == Sharing::none ? AxisSet() : AxisSet(Axis::cp), way) {}
@@ -268,6 +282,7 @@ struct Split {
   int ep = 1;           ///< ranks over which whole experts are divided: 1, tp, or a multiple of tp
   int cp = 1;           ///< ranks that share the one sequence of a microbatch
   int gather_keys = 0;  ///< 1: these gather keys and values, in zigzag order
+  int dispatch_tokens = 0;  ///< 1: ranks of ep send a token to the ranks of its experts only
 
   auto operator<=>(const Split&) const = default;
   Sharing sharing() const {
@@ -284,7 +299,7 @@ struct Split {
     AxisSet found;
     for (const Axis axis : {Axis::tp, Axis::cp, Axis::ep})
       if (size(axis) > 1) found = found.with(axis);
-    return {found, sharing()};
+    return {found, sharing(), dispatch_tokens == 1};
   }
   std::map<std::string, double, std::less<>> values() const {
     return {{"b", microbatch}, {"cp", cp}, {"ep", ep}, {"tp", tp}};
@@ -309,6 +324,9 @@ struct Tensor {
   int copies = 1;         ///< rows for each token
   bool held = false;     ///< has rows of the experts that the rank holds, as many at once as `rows`
   bool brought = false;  ///< gathered before its segment computes, into a buffer of its own
+  bool sent = false;     ///< has the rows that a rank sends to the ranks of experts
+  bool arrives = false;  ///< has the rows that come from other ranks for the experts
+  bool remade = false;   ///< is made again by each backward that needs it
   // Derived:
   bool summed = false;  ///< ranks of several parts of the weights hold terms of it
   Gradient gradient = Gradient::scratch;
@@ -329,7 +347,7 @@ struct Tensor {
 /// head_dim}; norms, gelu, gelu_erf, swiglu, geglu, clamped_swiglu, dispatch, combine, cut_heads,
 /// join_heads, cut_keys, expand_keys, narrow_values and residual {N, C}, C columns written; rope
 /// {N, heads, head_dim}; pointwise {elements}; embedding {N, C, V}; cross_entropy {N, V};
-/// choose_experts {N, E, k}; sigmoid {N}; dequantize and update {elements}.
+/// choose_experts {N, E, k}; order_copies and sigmoid {N}; dequantize and update {elements}.
 struct Operator {
   std::string name;
   OperatorKind kind;
@@ -346,10 +364,11 @@ struct Operator {
   Expr backward_flops = 0.0;
   Expr forward_bytes = 0.0;  ///< read and written in fp32
   Expr backward_bytes = 0.0;
-  double share = 1.0;      ///< share of FLOPs and time that is done: attention within a window
-  double trained = 1.0;    ///< share of its parameters that is, over blocks with a backward
-  bool quantized = false;  ///< a product whose factor is made of blocks before each call
-  AxisSet axes = {};       ///< ranks of an exchange differ along these
+  Expr expected_bytes = 0.0;  ///< bytes of an exchange of tokens, if loads are even
+  double share = 1.0;         ///< share of FLOPs and time that is done: attention within a window
+  double trained = 1.0;       ///< share of its parameters that is, over blocks with a backward
+  bool quantized = false;     ///< a product whose factor is made of blocks before each call
+  AxisSet axes = {};          ///< ranks of an exchange differ along these
   // Derived:
   bool output_only = false;  ///< not needed if a layer's last segment is recomputed
   bool again = false;        ///< its backward makes its output again, unless that is kept

@@ -73,6 +73,11 @@ Expr stream_bytes(const Config& config);
 Expr stream_bytes(const Config& config, SegmentKind kind);
 /// Split::expert_data_ranks() in "tp" and "ep"; 1 for a model without experts.
 Expr expert_data_ranks(const Config& config);
+
+/// Ranks that hold a token's experts, in the mean if loads are even: of R ranks
+///
+///   R (1 - C(E - E / R, k) / C(E, k))
+Expr ranks_of_token(const Config& config);
 /// Bytes of the stream that a tensor-parallel rank holds between segments: those of b T / (cp tp)
 /// tokens.
 Expr stream_shard_bytes(const Config& config);

@@ -192,6 +192,17 @@ inline constexpr Knob knobs[] = {
      .rare = true,
      .without = "expert parallelism",
      .turn = 20},
+    {.name = "dispatch_tokens",
+     .member = &Stage::dispatch_tokens,
+     .search = &SearchKeys::dispatch_tokens,
+     .help =
+         "1: ranks that divide experts send a token to the ranks of its experts; 0: they gather "
+         "all tokens",
+     .if_not_least = true,
+     .column = "dispatch",
+     .rare = true,
+     .without = "dispatched tokens",
+     .turn = 23},
     {.name = "zero_level",
      .symbol = "z",
      .member = &Stage::zero_level,

@@ -27,6 +27,7 @@ struct Stage {
   int gather_keys = 0;  ///< 1: these gather keys and values instead of exchanging heads
   int tp = 1;
   int ep = 1;  ///< ranks over which whole experts are divided: 1 (tp cuts each), tp or a multiple
+  int dispatch_tokens = 0;  ///< 1: these send a token to the ranks of its experts, else to all
   int zero_level = 0;   ///< 1 shards optimizer state over state_ranks(), 2 also gradients, 3 also
                         ///< weights
   int replicas = 1;     ///< copies of the sharded state, each over shard_ranks() neighbours
@@ -52,7 +53,12 @@ struct Stage {
   int state_ranks() const { return data_ranks() / expert_data_ranks(); }
   int shard_ranks() const { return state_ranks() / replicas; }
   model::Split split() const {
-    return {.tp = tp, .microbatch = microbatch, .ep = ep, .cp = cp, .gather_keys = gather_keys};
+    return {.tp = tp,
+            .microbatch = microbatch,
+            .ep = ep,
+            .cp = cp,
+            .gather_keys = gather_keys,
+            .dispatch_tokens = dispatch_tokens};
   }
   bool operator==(const Stage&) const = default;
 };

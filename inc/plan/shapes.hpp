@@ -27,6 +27,7 @@ struct StageShape {
   int ep = 1;
   int microbatch = 1;  ///< sequences per microbatch and data-parallel rank
   int gather_keys = 0;
+  int dispatch_tokens = 0;
 
   int devices() const { return nodes * devices_per_node; }
   bool operator==(const StageShape&) const = default;
@@ -55,6 +56,10 @@ std::string context_fault(const model::Config& model, const model::Split& split)
 /// The same of ranks that repeat no key head and have two parts of a sequence each, as in
 /// Megatron-LM.
 std::string paired_context_fault(const model::Config& model, int cp, int tp);
+
+/// Says why ranks of a stage cannot send tokens to the ranks of their experts; empty where they
+/// can.
+std::string dispatch_fault(const model::Config& model, const model::Split& split);
 
 /// Whether a pipeline of `num_stages` on this cluster may have a stage of `devices`: every other
 /// stage needs one device at least, or exactly as many where the search asks for equal stages.

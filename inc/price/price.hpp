@@ -140,7 +140,7 @@ enum class Collective {
   reduce_scatter,
   all_gather,
   all_to_all  ///< each rank sends as many bytes as in an all-gather's ring, whose price it has
-              ///< between nodes of one unit
+              ///< within a node; a ring brings bytes to a node once, messages for each rank there
 };
 
 /// Seconds of a collective; 0 for a single rank.

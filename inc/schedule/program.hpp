@@ -77,6 +77,8 @@ enum class Operation : std::uint8_t {
   all_reduce,
   reduce_scatter,  ///< works in place; with a second operand, the rank's shard ends there
   all_to_all,      ///< parts of equal size: part i goes to rank i of the group
+  send_rows,       ///< rows to the ranks of a token's experts, as many as the routes say
+  return_rows,     ///< the way back
   all_gather,      ///< works in place; with a second operand, the rank's shard comes from there
   send,
   recv,
@@ -151,6 +153,8 @@ struct Task {
   int peer = -1;               ///< rank in the job, of send and recv
   bool backward_pass = false;  ///< part of a backward pass, for the peaks
   bool replaces = false;       ///< the first contribution to gradients, loss or totals: replace
+  bool in_fp32 = false;        ///< an exchange of fp32 whatever the precision
+  std::int64_t row_bytes = 0;  ///< bytes of a row that ranks send each other
   std::vector<Operand> operands{};
   std::vector<int> waits{};  ///< tasks on other channels that must be done first
 

@@ -237,19 +237,23 @@ bool divides_over_data(const plan::Plan& plan) {
 }
 
 /// Every third one has whole experts where a model with these experts can, and every third one
-/// divides them over data-parallel ranks.
+/// divides them over data-parallel ranks, of which every second one sends tokens.
 std::pair<model::Config, plan::Plan> case_of_experts(int i) {
   std::mt19937 random(unsigned(i) * 49979687 + 23);
   model::Config model = test::random_experts_model(random);
   model.isolated = i % 3 == 0;
   model.exchanges_normed = i % 5 == 0;
   if (i % 4 == 1) model.init_std = 0.1;
+  const bool sends = i % 6 == 1;
+  if (sends) model.shared_expert_ffn_size = 0, model.shared_expert_gate = false;
   test::freeze_some(i, model);
   plan::Plan plan = test::plan_number(i, random, model);
   const auto suits = [&] {
     return i % 3 == 0 || (i % 3 == 1 ? divides_over_data(plan) : divides_experts(plan));
   };
   for (int tries = 0; !suits() && tries < 200; ++tries) plan = test::plan_number(i, random, model);
+  for (plan::Stage& stage : plan.stages)
+    if (sends) stage.dispatch_tokens = int(stage.expert_data_ranks() > 1);
   return {std::move(model), std::move(plan)};
 }
 
@@ -258,14 +262,59 @@ TEST_P(Contract, RandomPlanOfExpertsTrainsLikeOneRank) {
   expect_contract(model, plan, test::head_tokens(GetParam()));
 }
 
+/// A model without a shared expert, and a plan of 4 or 8 ranks that divide experts.
+std::pair<model::Config, plan::Plan> case_of_sent_tokens(int i) {
+  std::mt19937 random(unsigned(i) * 7368787 + 5);
+  model::Config model = test::random_experts_model(random);
+  model.num_experts = 8;
+  model.experts_per_token = test::pick(random, {1, 2, 3, 8});
+  model.expert_groups = model.groups_per_token = 1;
+  model.shared_expert_ffn_size = 0;
+  model.shared_expert_gate = false;
+  model.seq_len = 12;
+  if (i % 4 > 1) model.rank_load_factor = model.num_experts;  // else ranks take rounds
+  if (i % 3 == 1) model.init_std = 0.1;
+  const int tp = i % 4 == 3 && model.num_heads % 2 == 0 && !model.qk_norm_joint ? 2 : 1;
+  const int ep = i % 4 == 0 ? 2 : 4;
+  plan::Plan plan =
+      plan::equal_stages(model, 8, 1, {.microbatch = 2 - i % 2, .dp = 4 / tp, .tp = tp});
+  plan::Stage& stage = plan.stages.front();
+  stage.ep = ep, stage.dispatch_tokens = 1;
+  if (i % 3 > 0) (i % 3 == 1 ? stage.ckpt_layers : stage.stored_layers) = 1 + i % 2;
+  return {std::move(model), std::move(plan)};
+}
+
+class SentTokens : public ::testing::TestWithParam<int> {};
+
+// The first loss has the bits of ranks that gather all tokens: terms are added in the same order.
+TEST_P(SentTokens, TrainLikeGatheredOnes) {
+  const auto [model, plan] = case_of_sent_tokens(GetParam());
+  const test::TokenFixture tokens(model.vocab_size);
+  const data::Sampler data = tokens.sampler(model.seq_len, model.isolated);
+  plan::Plan gathers = plan;
+  gathers.stages.front().dispatch_tokens = 0;
+  const test::Trained sent = test::train(plan, model, test::contract_settings(4), data),
+                      gathered = test::train(gathers, model, test::contract_settings(4), data);
+  SCOPED_TRACE(model::text(model) + "\n" + plan::text(plan));
+  EXPECT_EQ(sent.losses.front(), gathered.losses.front());
+  EXPECT_LT(test::largest_difference(sent.losses, gathered.losses), 1e-6);
+  EXPECT_LT(test::largest_difference(sent.norms, gathered.norms), 1e-5);
+}
+
+INSTANTIATE_TEST_SUITE_P(Engine, SentTokens, ::testing::Range(0, test::trials(12)));
+
 TEST(ContractOfExperts, HasPlansWithWholeExperts) {
-  int whole = 0, over_data = 0;
+  int whole = 0, over_data = 0, sent = 0;
   for (int i = 0; i < 30; ++i) {
     whole += divides_experts(case_of_experts(i).second);
     over_data += divides_over_data(case_of_experts(i).second);
+    sent += std::ranges::any_of(case_of_experts(i).second.stages, [](const plan::Stage& stage) {
+      return stage.dispatch_tokens == 1;
+    });
   }
   EXPECT_GE(whole, 15);
   EXPECT_GE(over_data, 8);
+  EXPECT_GE(sent, 2);
 }
 
 /// A model of any kind, and a plan for it in which ranks share sequences.

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/pointwise.hpp"
+#include "kernels/token_rows.hpp"
 #include "reference/experts.hpp"
 #include "reference/formats.hpp"
 #include "reference/matmul.hpp"
@@ -183,6 +184,154 @@ TEST(ChooseExperts, RowsBeginWithTheExpertsOfTheRank) {
       EXPECT_EQ(rows, N * k);
       EXPECT_LT(reference::relative_error(expected.values(), sum), 3e-6);
     }
+}
+
+/// The rows that a rank exchanges with others, by their definition.
+struct ExpectedRows {
+  std::vector<std::int32_t> sent, sent_begins{0}, places, place_begins{0};
+
+  ExpectedRows(const Routed& all, int ranks, int rank)
+      : sent(std::size_t(all.tokens() / ranks * all.chosen), no_row),
+        places(std::size_t(all.tokens()), no_row) {
+    const int own = all.tokens() / ranks, held = all.num_experts / ranks;
+    const auto first_copy = [&](int n, int of) {
+      for (int j = 0; j < all.chosen; ++j)
+        if (all.expert(n, j) / held == of) return j;
+      return -1;
+    };
+    for (int to = 0, row = 0; to < ranks; ++to) {
+      for (int n = 0; n < own; ++n)
+        if (const int j = first_copy(rank * own + n, to); j >= 0)
+          sent[std::size_t(n * all.chosen + j)] = row++;
+      sent_begins.push_back(row);
+    }
+    for (int from = 0, row = 0; from < ranks; ++from) {
+      for (int n = from * own; n < (from + 1) * own; ++n)
+        if (first_copy(n, rank) >= 0) places[std::size_t(n)] = row++;
+      place_begins.push_back(row);
+    }
+  }
+};
+
+// Each rank chooses for its own tokens, and has the rows and gates of a rank that knows all logits.
+TEST(TokenRows, FollowTheChoicesOfAllRanks) {
+  for (const auto& [N, E, k] : choices)
+    for (const int ranks : {2, 4}) {
+      if (E % ranks != 0 || N % ranks != 0) continue;
+      const int own = N / ranks, copies = own * k;
+      Array logits = random_array(N, E, 1, 2.0f, 0), d_gates = random_array(1, N * k, 2);
+      Array numbers(1, 2 * N * k), d_numbers(1, 2 * N * k);
+      const auto of_rank = [&](Array& all, int rank) {
+        return all.vector().data() + std::ptrdiff_t{2} * rank * copies;
+      };
+      const auto own_logits = [&](Array& all, int rank) {
+        return Matrix(all.matrix().data() + std::ptrdiff_t{rank} * own * E, std::size_t(own),
+                      std::size_t(E));
+      };
+      for (int rank = 0; rank < ranks; ++rank) {
+        float* const begin = of_rank(numbers, rank);
+        choose_experts(own_logits(logits, rank), Router{}, Vector(begin + copies, copies),
+                       {.experts = reinterpret_cast<std::int32_t*>(begin),
+                        .num_experts = E,
+                        .chosen = k,
+                        .num_held = E / ranks});
+      }
+      Doubles sum(std::size_t(N) * E, 0.0);
+      const RouterLoss loss{.balance = 0.1f, .z = 0.1f, .seq_len = N};
+      Routed all = reference::routed(logits.doubles(), E, k);
+      Array expected_gradient(N, E);
+      Doubles d_choices(std::size_t(2 * N * k), 0.0);
+      for (int rank = 0; rank < ranks; ++rank) {
+        SCOPED_TRACE(testing::Message() << N << " tokens, " << k << " of " << E << ", rank " << rank
+                                        << " of " << ranks);
+        const Routed twin =
+            reference::routed(logits.doubles(), E, k, rank * (E / ranks), E / ranks);
+        Array gates(1, N * k), of_tokens(1, N * k), expected_gates(1, N * k);
+        Routed found(N, E, k), known(N, E, k);
+        for (Routed* one : {&found, &known})
+          one->first_held = twin.first_held, one->num_held = twin.num_held;
+        std::vector<std::int32_t> sent(copies), begins(2 * (std::size_t(ranks) + 1)), places(N);
+        read_choices(numbers.vector(), found.routes(), of_tokens.vector(),
+                     {.sent = sent.data(),
+                      .sent_begins = begins.data(),
+                      .places = places.data(),
+                      .place_begins = begins.data() + ranks + 1,
+                      .ranks = ranks,
+                      .rank = rank,
+                      .own_tokens = own});
+        order_copies(of_tokens.vector(), found.routes(), gates.vector());
+        EXPECT_EQ(found, twin);
+        choose_experts(logits.matrix(), Router{}, expected_gates.vector(), known.routes());
+        EXPECT_EQ(gates.values(), expected_gates.values());
+        const ExpectedRows rows(twin, ranks, rank);
+        EXPECT_EQ(sent, rows.sent);
+        EXPECT_EQ(places, rows.places);
+        std::vector<std::int32_t> both = rows.sent_begins;
+        both.insert(both.end(), rows.place_begins.begin(), rows.place_begins.end());
+        EXPECT_EQ(begins, both);
+        Array of_held(1, std::max(1, found.held_rows()));
+        for (int n = 0; n < N; ++n)
+          for (int j = 0; j < k; ++j)
+            if (found.row(n, j) < found.held_rows())
+              of_held(0, found.row(n, j)) = d_gates(0, all.row(n, j));
+        order_copies_backward(Vector(of_held.vector().data(), std::size_t(found.held_rows())),
+                              found.routes(), 0, N, own, d_numbers.vector());
+        d_choices = reference::sum(d_choices, d_numbers.doubles());
+      }
+      for (std::size_t i = 0; i < d_choices.size(); ++i) d_numbers(0, int(i)) = float(d_choices[i]);
+      choose_experts_backward(logits.matrix(), Router{}, all.routes(), d_gates.vector(), loss,
+                              expected_gradient.matrix());
+      Array gradient(N, E);
+      for (int rank = 0; rank < ranks; ++rank) {
+        const RouterLoss own_loss{.balance = loss.balance,
+                                  .z = loss.z,
+                                  .seq_len = N,
+                                  .before = rank * own,
+                                  .after = N - (rank + 1) * own};
+        choose_experts_backward(own_logits(logits, rank), Router{},
+                                {.experts = all.experts.data() + std::ptrdiff_t{rank} * copies,
+                                 .num_experts = E,
+                                 .chosen = k,
+                                 .num_held = E},
+                                Vector(of_rank(d_numbers, rank) + copies, copies), own_loss,
+                                own_logits(gradient, rank));
+      }
+      EXPECT_EQ(gradient.values(), expected_gradient.values());
+    }
+}
+
+// Copies of tokens that came from other ranks, and their sums, are in the places of these tokens.
+TYPED_TEST(Experts, CopiesFindTokensInTheirPlaces) {
+  const int N = 40, E = 8, k = 2, C = 9;
+  Array logits = random_array(N, E, 1, 2.0f, 1);
+  Routed routed = reference::routed(logits.doubles(), E, k, 2, 2);
+  std::vector<std::int32_t> places(N, no_row);
+  int came = 0;
+  for (int n = 0; n < N; ++n)
+    for (int j = 0; j < k; ++j)
+      if (routed.row(n, j) < routed.held_rows() && places[std::size_t(n)] == no_row)
+        places[std::size_t(n)] = came++;
+  ASSERT_GT(came, 5);
+  ASSERT_LT(came, N);
+  Values<TypeParam> all(N, C, 2), arrived(came, C, 3);
+  for (int n = 0; n < N; ++n)
+    if (const int place = places[std::size_t(n)]; place != no_row)
+      for (int c = 0; c < C; ++c)
+        arrived.stored[std::size_t(place * C + c)] = all.stored[std::size_t(n * C + c)];
+  Values<TypeParam> expected(routed.held_rows(), C, 4), found(routed.held_rows(), C, 5);
+  Routes routes = routed.routes();
+  dispatch<TypeParam>(all.matrix(), routes, expected.matrix());
+  Values<TypeParam> sums(N, C, 6), placed(came, C, 7);
+  combine<TypeParam>(expected.matrix(), routes, {}, sums.matrix());
+  routes.places = places.data(), routes.placed = N;
+  dispatch<TypeParam>(arrived.matrix(), routes, found.matrix());
+  EXPECT_EQ(found.values(), expected.values());
+  combine<TypeParam>(expected.matrix(), routes, {}, placed.matrix());
+  for (int n = 0; n < N; ++n)
+    if (const int place = places[std::size_t(n)]; place != no_row)
+      for (int c = 0; c < C; ++c)
+        EXPECT_EQ(float(placed.stored[std::size_t(place * C + c)]),
+                  float(sums.stored[std::size_t(n * C + c)]));
 }
 
 TEST(ChooseExperts, GivesEqualLogitsToTheLowestExperts) {

@@ -328,6 +328,8 @@ std::vector<std::pair<SegmentKind, Division>> kinds_of(const Config& m) {
           Division(Axis::ep), Division({Axis::tp, Axis::cp}),
           Division({Axis::tp, Axis::cp}, Sharing::keys)})
       found.emplace_back(kind, division);
+  if (m.num_experts > 0 && m.shared_expert_ffn_size == 0)
+    found.emplace_back(SegmentKind::experts, Division(expert_axes, Sharing::heads, true));
   return found;
 }
 
@@ -398,7 +400,9 @@ TEST(Layer, ScratchHoldsItsTensors) {
       for (const Split& split :
            {Split{}, Split{.tp = 2, .microbatch = 3}, Split{.tp = 2, .microbatch = 3, .ep = 2},
             Split{.cp = 2}, Split{.tp = 2, .cp = 2}, Split{.cp = 2, .gather_keys = 1},
-            Split{.tp = 2, .cp = 4, .gather_keys = 1}}) {
+            Split{.tp = 2, .cp = 4, .gather_keys = 1},
+            Split{.tp = 2, .microbatch = 2, .ep = 4, .dispatch_tokens = 1}}) {
+        if (split.dispatch_tokens == 1 && m.shared_expert_ffn_size > 0) continue;
         const Values at = split.values();
         const Segment s = segment(m, kind, split.division());
         const double products = s.product_grads_elements.evaluate(at);
@@ -412,6 +416,50 @@ TEST(Layer, ScratchHoldsItsTensors) {
           }
         }
       }
+}
+
+// Of the 28 pairs of 8 experts, 15 leave out the two of a rank.
+TEST(Layer, TokensAreSentToTheRanksOfTheirExperts) {
+  Config m{.num_layers = 1,
+           .hidden_size = 16,
+           .num_heads = 2,
+           .ffn_size = 24,
+           .seq_len = 12,
+           .vocab_size = 31};
+  m.family = &family("llama");
+  m.qkv_bias = m.linear_bias = false;
+  m.num_experts = 8, m.experts_per_token = 2, m.expert_ffn_size = 20;
+  const Split split{.tp = 2, .microbatch = 2, .ep = 4, .dispatch_tokens = 1};
+  const Values at = split.values();
+  const double of_token = 4.0 * (1.0 - 15.0 / 28.0), own = 2 * 12 / 2, row = 16.0 * 4.0;
+  EXPECT_DOUBLE_EQ(ranks_of_token(m).evaluate(at), of_token);
+  const Segment s = segment(m, SegmentKind::experts, split.division());
+  EXPECT_TRUE(s.brought().empty());
+  const auto exchanges = [&](const std::vector<model::Run>& runs, const auto& op_at) {
+    std::vector<std::string> names;
+    for (std::size_t i = 0; i + 1 < runs.size(); ++i) names.push_back(op_at(runs[i].end).name);
+    return names;
+  };
+  const auto of_forward = [&](int i) { return s.operators[std::size_t(i)]; };
+  const auto of_backward = [&](int i) { return of_forward(s.backward[std::size_t(i)].op); };
+  EXPECT_EQ(exchanges(forward_runs(s, split), of_forward),
+            (std::vector<std::string>{"gather choices", "send tokens", "return tokens"}));
+  EXPECT_EQ(
+      exchanges(backward_runs(s, split), of_backward),
+      (std::vector<std::string>{"send tokens", "return tokens", "gather choices", "send tokens"}));
+  for (const Operator& op : s.operators)
+    if (is_of_tokens(op.kind)) {
+      EXPECT_DOUBLE_EQ(op.expected_bytes.evaluate(at), own * of_token * row);
+    }
+  for (const char* name : {"sent", "back"}) {
+    const auto found = std::ranges::find(s.tensors, std::string(name), &Tensor::name);
+    EXPECT_EQ(found->rows.evaluate(at), own * 2) << name;
+  }
+  // A recompute whose output nobody reads returns nothing.
+  for (const Operator& op : s.operators)
+    EXPECT_EQ(op.output_only, op.name == "out" || op.name == "combine" || op.name == "sum" ||
+                                  op.name == "return tokens")
+        << op.name;
 }
 
 // By hand, per token of a Gemma 3 layer: d_attended beside what attention reads, made again.

@@ -166,5 +166,21 @@ TEST(Levels, CollectivesOfStagesTakeThem) {
             collective_s(flat, Collective::all_reduce, tensor, bytes));
 }
 
+// An all-gather brings each row to a node once, an all-to-all other rows to each rank there.
+TEST(Levels, MessagesComeToEachRankOfANode) {
+  const hardware::Profile profile = samples::round_profile(4);
+  const double bytes = 1e6;
+  const auto gathered_s = [&](int nodes, double all) {
+    return collective_s(profile, Collective::all_gather, {.nodes = nodes, .per_node = 4}, all);
+  };
+  const auto sent_s = [&](int nodes) {
+    return collective_s(profile, Collective::all_to_all, {.nodes = nodes, .per_node = 4}, bytes);
+  };
+  EXPECT_DOUBLE_EQ(sent_s(1), gathered_s(1, bytes));
+  // Of 8 ranks half the bytes of each stay on its node, and the other halves of four leave it.
+  EXPECT_DOUBLE_EQ(sent_s(2),
+                   gathered_s(1, bytes / 2.0) + gathered_s(2, 4.0 * bytes / 2.0 * 8.0 / 7.0));
+}
+
 }  // namespace
 }  // namespace brume::price

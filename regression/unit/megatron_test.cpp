@@ -107,6 +107,10 @@ TEST_F(Megatron, SaysTheExperts) {
   for (plan::Stage& stage : plan.stages) stage.ep = 4;
   EXPECT_EQ(value("--expert-model-parallel-size"), "4");
   EXPECT_EQ(value("--expert-tensor-parallel-size"), "1");
+  EXPECT_EQ(value("--moe-token-dispatcher-type"), "allgather");
+  for (plan::Stage& stage : plan.stages) stage.dispatch_tokens = 1;
+  EXPECT_EQ(value("--moe-token-dispatcher-type"), "alltoall");
+  for (plan::Stage& stage : plan.stages) stage.dispatch_tokens = 0;
   for (plan::Stage& stage : plan.stages) stage.ep = 1;
   model.balance_loss = 0.01;
   model.z_loss = 0.001;
@@ -508,6 +512,20 @@ TEST_F(MegatronArguments, OfExpertsAreReadOrRefusedByName) {
         "--moe-router-score-function sigmoid --moe-router-enable-expert-bias",
         "--moe-router-score-function sigmoid --moe-router-group-topk 1 --moe-router-num-groups 4"})
     EXPECT_EQ(refusal_of(experts + argument), "") << argument;
+  const std::string divided = experts +
+                              "--expert-model-parallel-size 4 "
+                              "--expert-tensor-parallel-size 1 ";
+  const auto sends = [&](const std::string& arguments) {
+    return read(divided + arguments).plan.stages[0].dispatch_tokens;
+  };
+  EXPECT_EQ(sends(""), 0);
+  EXPECT_EQ(sends("--moe-token-dispatcher-type allgather"), 0);
+  EXPECT_EQ(sends("--moe-token-dispatcher-type alltoall"), 1);
+  EXPECT_EQ(sends("--moe-token-dispatcher-type flex"), 1);
+  EXPECT_EQ(sends("--moe-token-dispatcher-type alltoall --moe-shared-expert-intermediate-size 64"),
+            0);
+  EXPECT_NE(refusal_of(divided + "--moe-token-dispatcher-type ring").find("allgather and alltoall"),
+            std::string::npos);
   EXPECT_NE(refusal_of(dense + "--expert-model-parallel-size 2").find("has no experts"),
             std::string::npos);
   EXPECT_NE(refusal_of(few + std::string("--num-experts 8")).find("num_experts must be 0 for gpt"),

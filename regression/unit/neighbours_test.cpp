@@ -74,7 +74,8 @@ TEST(Neighbours, EachKnobOfTheSearchChanges) {
     const bool derived = std::holds_alternative<Derived>(knob.member);
     if (std::holds_alternative<std::monostate>(knob.search) || derived) continue;
     const std::string name = knob.name;
-    if (name == "ep" || name == "cp" || name == "gather_keys") continue;  // not of all models
+    const bool of_all_models = name != "ep" && name != "dispatch_tokens";
+    if (!of_all_models || name == "cp" || name == "gather_keys") continue;
     EXPECT_TRUE(any(all, [&](const Plan& other) {
       return number(knob, other, 0) != number(knob, plan, 0);
     })) << knob.name;
@@ -91,9 +92,18 @@ TEST(Neighbours, DivideWholeExperts) {
   EXPECT_TRUE(any(neighbours(plan, model, cluster, {}), has_whole));
   EXPECT_FALSE(any(neighbours(plan, model, cluster, {.ep = {1}}), has_whole));
   for (Stage& stage : plan.stages) stage.ep = 2;
-  const std::vector<Plan> all = neighbours(plan, model, cluster, {});
+  std::vector<Plan> all = neighbours(plan, model, cluster, {});
   EXPECT_FALSE(std::ranges::all_of(all, has_whole));
   for (const Plan& other : all) EXPECT_NO_THROW(check(other, model, cluster)) << text(other);
+  plan = equal_stages(model, 8, 2, {.dp = 4, .ep = 4});
+  const auto sends = [](const Plan& other) { return other.stages[0].dispatch_tokens == 1; };
+  EXPECT_TRUE(any(neighbours(plan, model, cluster_of(plan), {}), sends));
+  EXPECT_FALSE(any(neighbours(plan, model, cluster_of(plan), {.dispatch_tokens = {0}}), sends));
+  for (Stage& stage : plan.stages) stage.dispatch_tokens = 1;
+  all = neighbours(plan, model, cluster_of(plan), {});
+  EXPECT_TRUE(any(all, [&](const Plan& other) { return !sends(other); }));
+  for (const Plan& other : all)
+    EXPECT_NO_THROW(check(other, model, cluster_of(plan))) << text(other);
 }
 
 TEST(Neighbours, ShareLongSequences) {

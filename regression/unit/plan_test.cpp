@@ -466,6 +466,26 @@ TEST(PlanCheck, ExpertsAreDividedOverAllRanksOrCut) {
   EXPECT_EQ(refused(2), "plan: stage 0: ep must be 1 for a model without experts, found 2");
 }
 
+TEST(PlanCheck, TokensAreSentToRanksOverData) {
+  model::Config model = small;
+  model.family = &model::family("llama");
+  model.num_experts = 8, model.experts_per_token = 2, model.expert_ffn_size = 256;
+  Plan plan = sample();
+  const auto refused = [&](int ep) {
+    for (Stage& stage : plan.stages) stage.ep = ep, stage.dispatch_tokens = 1;
+    return refusal(plan, model, two_nodes);
+  };
+  EXPECT_EQ(refused(2),
+            "plan: stage 0: dispatch_tokens must be 0 unless ep > tp, found ep = 2 and tp = 2");
+  EXPECT_EQ(refused(4), "");
+  EXPECT_EQ(parse(text(plan), "plan.toml"), plan) << text(plan);
+  EXPECT_NE(table(plan).find("ep  dispatch"), std::string::npos) << table(plan);
+  model.shared_expert_ffn_size = 8;
+  EXPECT_EQ(refused(4),
+            "plan: stage 0: dispatch_tokens must be 0 for a shared expert, whose ranks need all "
+            "tokens");
+}
+
 // All ranks that sum the output have a part of a shared expert; all heads are on one rank that
 // norms them together.
 TEST(PlanCheck, SharedExpertsAndJointNormsAreCutOrRefused) {

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <set>
+#include <tuple>
 
 namespace brume::plan {
 namespace {
@@ -89,6 +90,15 @@ TEST(StageShapes, ExpertsAreDividedOrCut) {
   EXPECT_EQ(found({}), (Degrees{{1, 1}, {1, 2}, {2, 1}, {2, 2}, {4, 1}}));
   EXPECT_EQ(found({.ep = {2}}), (Degrees{{1, 2}, {2, 2}}));
   EXPECT_EQ(found({.ep = {1}}), (Degrees{{1, 1}, {2, 1}, {4, 1}}));
+  const auto sends = [&](const deck::SearchKeys& search) {
+    std::set<std::tuple<int, int, int>> ways;
+    for (const StageShape& shape : stage_shapes(model, 8, one_node, 0, search))
+      if (shape.ep > 1) ways.emplace(shape.tp, shape.ep, shape.dispatch_tokens);
+    return ways;
+  };
+  using Ways = std::set<std::tuple<int, int, int>>;
+  EXPECT_EQ(sends({}), (Ways{{1, 2, 0}, {1, 2, 1}, {2, 2, 0}}));
+  EXPECT_EQ(sends({.dispatch_tokens = {1}}), (Ways{{1, 2, 1}, {2, 2, 0}}));
   model.shared_expert_ffn_size = 6;
   EXPECT_EQ(found({}), (Degrees{{1, 1}, {1, 2}, {2, 1}, {2, 2}}));
   model.optimizer = &model::muon;

@@ -77,6 +77,7 @@ StageRole role_of(const plan::Plan& plan, int stage, const model::Config& model,
       .disk = plan::uses_disk(plan.stages[stage]),
       .host_update = plan.stages[stage].host_update_ratio > 0.0,
       .gather_keys = plan.stages[stage].gather_keys == 1,
+      .dispatch_tokens = plan.stages[stage].dispatch_tokens == 1,
       .times = times(plan::first_rank(plan, stage), plan.stages[stage].devices()),
       .world_times = times(0, plan.devices()),
       .first_in_unit = price::first_in_unit(plan, machine, stage)};

@@ -155,13 +155,13 @@ Costs::Costs(const model::Config& model, const hardware::Machine& machine, Stage
 }
 
 Expr Costs::segment(model::SegmentKind kind, Pass pass) const {
-  auto function = remembering(
-      std::string(model::name(kind)) + "_" + word(pass),
-      [model = model_, profile = profile_, kind, pass, sharing = role_.sharing()](Arguments x) {
-        const model::Split split = split_of(x, sharing);
-        const double work_s = price::segment_s(*model, *profile, kind, pass, split);
-        return price::task_s(*profile, work_s, tasks_of(*model, kind, pass, split));
-      });
+  auto function =
+      remembering(std::string(model::name(kind)) + "_" + word(pass),
+                  [model = model_, profile = profile_, kind, pass, role = role_](Arguments x) {
+                    const model::Split split = split_of(x, role);
+                    const double work_s = price::segment_s(*model, *profile, kind, pass, split);
+                    return price::task_s(*profile, work_s, tasks_of(*model, kind, pass, split));
+                  });
   return Expr::call(std::move(function), v_.split(*model_));
 }
 

@@ -46,13 +46,14 @@ inline Expr at_most(const Expr& a, const Expr& b) { return 1.0 - less(b, a); }
 using Arguments = std::span<const double>;
 
 /// The split whose variables a function has as its arguments.
-inline model::Split split_of(Arguments x, model::Sharing sharing) {
+inline model::Split split_of(Arguments x, const StageRole& role) {
   const auto number = [&](std::size_t i) { return i < x.size() ? int(std::lround(x[i])) : 1; };
   return {.tp = number(1),
           .microbatch = number(0),
           .ep = number(3),
           .cp = number(2),
-          .gather_keys = sharing == model::Sharing::keys ? 1 : 0};
+          .gather_keys = int(role.gather_keys),
+          .dispatch_tokens = int(role.dispatch_tokens)};
 }
 
 /// A function that looks its earlier values up: a grid asks for the same arguments many times. Not
@@ -76,8 +77,7 @@ class Costs {
   Expr matrix_step(const model::Block& block) const;
   Expr host_update(const Expr& elements) const;  ///< 0 where nothing is stepped on the host
   bool host_update() const { return role_.host_update; }
-  /// The lists of plans that cut sequences. Those of one rank have the same prices.
-  model::Sharing sharing() const { return role_.sharing(); }
+  const StageRole& role() const { return role_; }
   bool host_is_apart() const { return price::host_is_apart(*profile_); }
   Expr collective(price::Collective which, model::AxisSet axes, const Expr& bytes) const;
   /// Over the ranks that sum a segment's output, of all tokens that it works on.

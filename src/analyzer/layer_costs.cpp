@@ -1,5 +1,6 @@
 #include "layer_costs.hpp"
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <utility>
@@ -52,9 +53,22 @@ Exchanges::Exchanges(const model::Config& model, const Costs& costs, SegmentKind
   using enum price::Collective;
   const model::AxisSet sums = model::sum_axes(kind);
   const model::Segment segment =
-      model::segment(model, kind, {sums.with(model::Axis::cp), costs.sharing()});
+      model::segment(model, kind, costs.role().division(sums.with(model::Axis::cp)));
+  const auto is_again = [&](const model::Operator& op) {
+    return std::ranges::any_of(segment.backward, [&](const model::BackwardCall& call) {
+      return call.again && &segment.operators[std::size_t(call.op)] == &op;
+    });
+  };
   for (const model::Operator& op : segment.operators) {
     if (!model::is_exchange(op.kind)) continue;
+    if (model::is_of_tokens(op.kind)) {
+      const Expr one_s = costs.collective(all_to_all, op.axes, op.expected_bytes);
+      const bool sends = op.kind == model::OperatorKind::send_rows;
+      (sends ? forward_s : sums_s) += one_s;
+      (sends ? backward_s : output_grads_s) += is_again(op) ? 2.0 * one_s : one_s;
+      adds |= !sends;
+      continue;
+    }
     const bool scatters = op.kind == model::OperatorKind::reduce_scatter;
     const model::Tensor& whole =
         segment.tensor(op.kind == model::OperatorKind::all_gather ? op.written : op.read);
@@ -72,7 +86,7 @@ Exchanges::Exchanges(const model::Config& model, const Costs& costs, SegmentKind
       if (adds) first_output_grad_s = exchange_s(all_gather);
     } else if (op.kind == model::OperatorKind::all_gather) {
       forward_s += exchange_s(all_gather);
-      if (recompute != Recompute::none) backward_s += exchange_s(all_gather);
+      if (is_again(op) && recompute != Recompute::none) backward_s += exchange_s(all_gather);
       backward_s += exchange_s(reduce_scatter);
     } else {
       both_s += exchange_s(all_to_all);
@@ -110,8 +124,8 @@ LayerCosts costs_of(const model::Config& model, const Costs& costs, Recompute re
   };
   const SegmentKind first = full ? kinds.front() : kinds.back();
   const Variables v(model);
-  const Expr moved = moved_bytes(model, recompute, costs.sharing(), v.a);
-  const Expr to_disk = moved_bytes(model, recompute, costs.sharing(), v.ad);
+  const Expr moved = moved_bytes(model, recompute, costs.role(), v.a);
+  const Expr to_disk = moved_bytes(model, recompute, costs.role(), v.ad);
   LayerCosts layer{.forward_s = all(Pass::forward),
                    .backward_s = all(backward),
                    .forward_tp_s = 0.0,
@@ -182,11 +196,11 @@ Expr brings_ahead(const model::Config& model, const model::Block& layer, bool ho
   return moves ? ready * (1.0 - less(0.0, Variables(model).a)) : ready;
 }
 
-Expr moved_bytes(const model::Config& model, Recompute recompute, model::Sharing sharing,
+Expr moved_bytes(const model::Config& model, Recompute recompute, const StageRole& role,
                  const Expr& ratio) {
   using Lists = std::map<model::Division, std::vector<model::Kept>>;
-  const auto bytes = [model, recompute, sharing, lists = std::make_shared<Lists>()](Arguments x) {
-    const model::Split split = split_of(x.subspan(1), sharing);
+  const auto bytes = [model, recompute, role, lists = std::make_shared<Lists>()](Arguments x) {
+    const model::Split split = split_of(x.subspan(1), role);
     std::vector<model::Kept>& kept = (*lists)[split.division()];
     if (kept.empty()) kept = model::kept_tensors(model, recompute, {}, split.division());
     return plan::moved_tensors(kept, x[0], split).bytes;

@@ -35,7 +35,7 @@ Expr brings_ahead(const model::Config& model, const model::Block& layer, bool ho
 
 /// Bytes of a layer's saved tensors that activation offload moves, as plan::moved_tensors has it.
 /// @param ratio  act_offload_ratio; act_disk_ratio for those on disk
-Expr moved_bytes(const model::Config& model, model::Recompute recompute, model::Sharing sharing,
+Expr moved_bytes(const model::Config& model, model::Recompute recompute, const StageRole& role,
                  const Expr& ratio);
 
 }  // namespace brume::analyzer

@@ -25,8 +25,8 @@ struct SegmentBytes {
   }
   /// For all plans.
   ///
-  /// @param sharing  of those that cut sequences
-  SegmentBytes(const model::Config& model, SegmentKind kind, model::Sharing sharing)
+  /// @param role  of those that divide segments
+  SegmentBytes(const model::Config& model, SegmentKind kind, const StageRole& role)
       : SegmentBytes(model, kind, model::segment(model, kind)) {
     if (kind == SegmentKind::head) return;
     const auto join_lists = [](SegmentBytes& one, const Expr& condition,
@@ -34,7 +34,7 @@ struct SegmentBytes {
       one.join(other, [&](const Expr& no, const Expr& yes) { return select(condition, yes, no); });
     };
     const auto of = [&](model::AxisSet axes) {
-      return SegmentBytes(model, kind, model::segment(model, kind, {axes, sharing}));
+      return SegmentBytes(model, kind, model::segment(model, kind, role.division(axes)));
     };
     const model::AxisSet sums = model::sum_axes(kind);
     const Expr cuts_sequences = Variables(model).cuts_sequences();
@@ -160,7 +160,7 @@ StageMemoryBuilder::StageMemoryBuilder(const model::Config& model, StageRole rol
       role_(role),
       v_(model),
       state_(model, role),
-      head_(model, SegmentKind::head, role.sharing()),
+      head_(model, SegmentKind::head, role),
       ahead_(brings_ahead(model, StageBlocks(model, role).layer, role.host_update, true)),
       ahead_of_last_(
           brings_ahead(model, StageBlocks(model, role).layer, role.host_update, !role.last)),
@@ -170,9 +170,9 @@ StageMemoryBuilder::StageMemoryBuilder(const model::Config& model, StageRole rol
       table_elements_(model::token_table_elements(model)) {
   Expr cheap = 0.0;
   for (SegmentKind kind : model::segment_kinds(model, model::BlockKind::layer)) {
-    segments_.emplace_back(model, kind, role.sharing());
+    segments_.emplace_back(model, kind, role);
     if (role.dense > 0 && kind == SegmentKind::experts)
-      segments_.back().join(SegmentBytes(model, SegmentKind::mlp, role.sharing()),
+      segments_.back().join(SegmentBytes(model, SegmentKind::mlp, role),
                             [](const Expr& a, const Expr& b) { return max(a, b); });
     kept_.selective += shard_ + segments_.back().saved;
     cheap += segments_.back().cheap;
@@ -182,7 +182,7 @@ StageMemoryBuilder::StageMemoryBuilder(const model::Config& model, StageRole rol
   const auto bytes = [&](const Expr& ratio) {
     using enum model::Recompute;
     const auto of = [&](model::Recompute recompute) {
-      return moved_bytes(model, recompute, role.sharing(), ratio);
+      return moved_bytes(model, recompute, role, ratio);
     };
     return LayerBytes{of(none), of(selective), of(full)};
   };

@@ -31,6 +31,12 @@ const Schema<SearchKeys>& search_schema() {
              {.help = "expert-parallel degrees to try: ranks that divide whole experts; 1: tp cuts "
                       "each expert; []: 1, tp, the largest within a node, the largest",
               .min = 1})
+        .key("dispatch_tokens", &SearchKeys::dispatch_tokens,
+             {.help =
+                  "exchanges of ep > tp ranks to try; 0: all-gather of all tokens; 1: all-to-all "
+                  "of each token to the ranks of its experts; []: both",
+              .min = 0,
+              .max = 1})
         .key("microbatch", &SearchKeys::microbatch,
              {.unit = "sequences",
               .help = "sequences per microbatch and data-parallel rank to try; []: all; "

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <tuple>
 
 #include "base/error.hpp"
@@ -39,6 +40,35 @@ void exchange(comm::Communicator& group, const schedule::Task& task, std::span<T
   }
 }
 
+/// Whether ranks send each other parts of what they have.
+bool sends_parts(Operation operation) {
+  return operation == Operation::all_to_all || operation == Operation::send_rows ||
+         operation == Operation::return_rows;
+}
+
+/// Lengths of the parts of rows that begin at begins[0], begins[1], ...
+std::vector<std::size_t> part_bytes(std::span<const std::int32_t> begins, std::int64_t row_bytes) {
+  std::vector<std::size_t> bytes;
+  for (std::size_t i = 0; i + 1 < begins.size(); ++i)
+    bytes.push_back(std::size_t(begins[i + 1] - begins[i]) * std::size_t(row_bytes));
+  return bytes;
+}
+
+/// Lengths of the parts that a rank sends and receives, by the numbers of rows behind its routes.
+std::pair<std::vector<std::size_t>, std::vector<std::size_t>> row_parts(const schedule::Task& task,
+                                                                        std::size_t ranks,
+                                                                        const std::byte* routes) {
+  std::vector<std::int32_t> begins(2 * (ranks + 1));
+  const auto bytes = std::int64_t(begins.size() * sizeof(begins[0]));
+  device::copy(begins.data(), routes + task.operands[2].bytes - bytes, bytes);
+  device::finish();
+  const std::span all(begins);
+  std::pair parts{part_bytes(all.first(ranks + 1), task.row_bytes),
+                  part_bytes(all.last(ranks + 1), task.row_bytes)};
+  if (task.operation == Operation::return_rows) std::swap(parts.first, parts.second);
+  return parts;
+}
+
 /// Makes a stream for each channel, if this build's ranks compute on a device; files and what the
 /// host steps are the host's work.
 std::vector<std::unique_ptr<device::Stream>> channel_streams() {
@@ -66,8 +96,7 @@ Groups::Groups(const plan::Plan& plan, const schedule::Program& program,
   const auto carries = [&](model::AxisSet axes) {
     return std::ranges::any_of(program.tasks,
                                [&](const schedule::Task& task) {
-                                 return task.operation == Operation::all_to_all &&
-                                        task.group == axes;
+                                 return sends_parts(task.operation) && task.group == axes;
                                })
                ? comm::Carries::messages
                : comm::Carries::collectives;
@@ -151,7 +180,7 @@ void Executor::connect(const schedule::Program& program) {
   for (const auto& [kind, tasks] : kinds)
     for (const schedule::Task* task : tasks)
       channels_.run([&] {
-        channels_.enqueue(int(task->channel), [&, task] { communicate(program, *task); });
+        channels_.enqueue(int(task->channel), [&, task] { communicate(program, *task, true); });
       });
 }
 
@@ -203,7 +232,7 @@ void Executor::execute(const schedule::Program& program, int id, const StepScala
       case Channel::h2d:
       case Channel::d2h: return copy(program, task);
       case Channel::disk: return read_or_write(program, task);
-      default: return communicate(program, task);
+      default: return communicate(program, task, false);
     }
   } catch (const std::exception& error) {
     const Error meant = error_of(error);
@@ -212,7 +241,9 @@ void Executor::execute(const schedule::Program& program, int id, const StepScala
   }
 }
 
-void Executor::communicate(const schedule::Program& program, const schedule::Task& task) const {
+/// @param only_connects  nothing is known of what the task exchanges
+void Executor::communicate(const schedule::Program& program, const schedule::Task& task,
+                           bool only_connects) const {
   const schedule::Operand& whole = task.operands[0];
   const auto at = [&](const schedule::Operand& operand) {
     return arena_.at(program.buffer(operand)) + operand.first_byte;
@@ -223,11 +254,17 @@ void Executor::communicate(const schedule::Program& program, const schedule::Tas
   if (whole.role == Role::totals)
     return group.all_reduce(std::span(reinterpret_cast<double*>(data), bytes / sizeof(double)),
                             comm::Reduction::sum);
-  if (task.operation == Operation::all_to_all) {
+  if (sends_parts(task.operation)) {
     const schedule::Operand& received = task.operands[1];
-    const std::vector<std::size_t> part(std::size_t(group.size()),
-                                        bytes / std::size_t(group.size()));
-    return group.all_to_all({data, bytes}, part, {at(received), bytes}, part);
+    const auto ranks = std::size_t(group.size());
+    std::vector<std::size_t> out(ranks, std::min(bytes, std::size_t(received.bytes)) / ranks);
+    std::vector<std::size_t> in = out;
+    if (!only_connects && task.operation != Operation::all_to_all)
+      std::tie(out, in) = row_parts(task, ranks, at(task.operands[2]));
+    const auto all = [](std::byte* begin, const std::vector<std::size_t>& parts) {
+      return std::span(begin, std::accumulate(parts.begin(), parts.end(), std::size_t{0}));
+    };
+    return group.all_to_all(all(data, out), out, all(at(received), in), in);
   }
   // Collectives work in place: a shard that lies elsewhere has its place in the whole.
   const schedule::Operand* shard = task.operands.size() > 1 ? &task.operands[1] : nullptr;
@@ -244,6 +281,7 @@ void Executor::communicate(const schedule::Program& program, const schedule::Tas
 model::Precision Executor::format(const schedule::Task& task,
                                   const schedule::Buffer& buffer) const {
   using enum schedule::Content;
+  if (task.in_fp32) return model::Precision::fp32;
   const bool kept = buffer.content == saved && task.segment != model::SegmentKind::head;
   const bool stored =
       buffer.content == weights || buffer.content == stream || buffer.content == workspace || kept;

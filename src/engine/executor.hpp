@@ -54,7 +54,8 @@ class Executor {
 
  private:
   void execute(const schedule::Program& program, int task, const StepScalars& step);
-  void communicate(const schedule::Program& program, const schedule::Task& task) const;
+  void communicate(const schedule::Program& program, const schedule::Task& task,
+                   bool only_connects) const;
   model::Precision format(const schedule::Task& task, const schedule::Buffer& buffer) const;
   void copy(const schedule::Program& program, const schedule::Task& task) const;
   void read_or_write(const schedule::Program& program, const schedule::Task& task) const;

@@ -65,6 +65,9 @@ void KernelCall<Storage>::forward() const {
     case OperatorKind::router: return kernels::router_forward<Storage>(read, weight, logits, bias);
     case OperatorKind::choose_experts:
       return kernels::choose_experts(logits, router, gates, routes);
+    case OperatorKind::order_copies:
+      if (choices.data() != nullptr) kernels::read_choices(choices, routes, of_tokens, token_rows);
+      return kernels::order_copies(of_tokens, routes, gates);
     case OperatorKind::sigmoid: return kernels::sigmoid_forward<Storage>(read, gates);
     case OperatorKind::dispatch: return kernels::dispatch<Storage>(read, routes, written);
     case OperatorKind::combine: return kernels::combine<Storage>(read, routes, residual, written);
@@ -82,6 +85,8 @@ void KernelCall<Storage>::forward() const {
     case OperatorKind::reduce_scatter:
     case OperatorKind::all_gather:
     case OperatorKind::all_to_all:
+    case OperatorKind::send_rows:
+    case OperatorKind::return_rows:
     case OperatorKind::dequantize:
     case OperatorKind::update: break;
   }
@@ -143,6 +148,9 @@ void KernelCall<Storage>::backward_input() const {
     case OperatorKind::choose_experts:
       return kernels::choose_experts_backward(logits, router, routes, d_gates, router_loss,
                                               d_logits);
+    case OperatorKind::order_copies:
+      return kernels::order_copies_backward(d_gates, routes, first_token, num_tokens,
+                                            token_rows.own_tokens, d_choices);
     case OperatorKind::sigmoid: return kernels::sigmoid_backward<Storage>(read, d_gates, d_read);
     case OperatorKind::dispatch:
       return kernels::combine<Storage>(
@@ -166,6 +174,8 @@ void KernelCall<Storage>::backward_input() const {
     case OperatorKind::reduce_scatter:
     case OperatorKind::all_gather:
     case OperatorKind::all_to_all:
+    case OperatorKind::send_rows:
+    case OperatorKind::return_rows:
     case OperatorKind::dequantize:
     case OperatorKind::update: break;
   }

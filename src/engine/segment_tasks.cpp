@@ -180,6 +180,8 @@ void SegmentTasks<Storage>::describe(List& list, const model::Config& model, Seg
                             .rank = list.rank,
                             .copies = tensor.copies * split.size(tensor.gathered),
                             .held = tensor.held,
+                            .sent = tensor.sent,
+                            .arrives = tensor.arrives,
                             .forward_offset = value(tensor.forward_offset),
                             .backward_offset = value(tensor.backward_offset),
                             .again_offset = value(tensor.again_offset)});
@@ -209,7 +211,13 @@ void SegmentTasks<Storage>::describe(List& list, const model::Config& model, Seg
         op.output_only || (op.again && std::ranges::all_of(operators, [&](const Operator& reader) {
                              return reader.read != op.written || reader.output_only;
                            })));
-    if (op.kind == OperatorKind::choose_experts) list.routes = op.statistics.front();
+    if (op.kind == OperatorKind::choose_experts && !op.statistics.empty())
+      list.routes = op.statistics.front();
+    if (op.kind == OperatorKind::order_copies) {
+      list.routes = op.statistics.front(), list.sends = op.statistics.back();
+      list.choices = op.read;
+    }
+    if (op.kind == OperatorKind::send_rows) list.arrival = i + 1;
     if (op.part == Part::lora_a) describe_low(op, model.adapter);
     if (op.kind == OperatorKind::cross_entropy)
       list.tensors[std::size_t(op.written)].columns = rows_of_table_;
@@ -341,19 +349,60 @@ float* SegmentTasks<Storage>::wide_gradient(const Pass& p, TensorId id) const {
   return reinterpret_cast<float*>(p.scratch + p.list.tensor(id).backward_offset);
 }
 
+/// Such a tensor of a forward.
+template <class Storage>
+float* SegmentTasks<Storage>::wide(const Pass& p, TensorId id) const {
+  return reinterpret_cast<float*>(p.scratch + p.list.tensor(id).forward_offset);
+}
+
 /// The routes that the operator of the choice writes.
 template <class Storage>
 kernels::Routes SegmentTasks<Storage>::routes(const Pass& p) const {
   auto* const experts = reinterpret_cast<std::int32_t*>(statistic(p, p.list.routes).data());
   const std::int64_t copies = std::int64_t{p.all_rows} * experts_per_token_,
                      before = std::int64_t{p.first_row} * experts_per_token_;
+  // Gates in the order of tokens follow, if rows travel, and the places of these behind all else.
+  const bool travel = p.list.arrival > 0;
+  std::int32_t* const begins = experts + (travel ? 3 : 2) * copies;
   return {.experts = experts + before,
           .rows = experts + copies + before,
-          .begins = experts + 2 * copies,
+          .begins = begins,
           .num_experts = num_experts_,
           .chosen = experts_per_token_,
           .first_held = first_held_,
-          .num_held = num_held_};
+          .num_held = num_held_,
+          .places = travel ? begins + num_experts_ + 1 + p.first_row : nullptr,
+          .placed = p.rows};
+}
+
+/// The rows that this rank and others send each other.
+template <class Storage>
+kernels::TokenRows SegmentTasks<Storage>::token_rows(const Pass& p) const {
+  auto* const sent = reinterpret_cast<std::int32_t*>(statistic(p, p.list.sends).data());
+  const int ranks = p.list.ranks;
+  const std::int64_t copies = std::int64_t{p.own_rows()} * experts_per_token_;
+  const std::int64_t first = -std::int64_t{p.first_row};
+  return {.sent = sent,
+          .sent_begins = sent + copies,
+          .places = const_cast<std::int32_t*>(routes(p).places) + first,
+          .place_begins = sent + copies + ranks + 1,
+          .ranks = ranks,
+          .rank = p.list.rank,
+          .own_tokens = p.own_rows()};
+}
+
+/// Rows that this rank sends as the copies of its tokens, for ranks in place of experts.
+template <class Storage>
+kernels::Routes SegmentTasks<Storage>::sent_rows(const Pass& p) const {
+  const kernels::TokenRows found = token_rows(p);
+  kernels::Routes made{.rows = found.sent,
+                       .begins = found.sent_begins,
+                       .num_experts = found.ranks,
+                       .chosen = experts_per_token_,
+                       .num_held = found.ranks};
+  if (p.sent_begins.empty()) p.sent_begins = kernels::read_begins(made);
+  made.host_begins = p.sent_begins.data();
+  return made;
 }
 
 /// The routes after the choice. A task reads their numbers on the host once.
@@ -367,13 +416,18 @@ kernels::Routes SegmentTasks<Storage>::made_routes(const Pass& p) const {
 
 template <class Storage>
 int SegmentTasks<Storage>::num_rows(const Pass& p, const Tensor& tensor) const {
-  return tensor.held ? made_routes(p).held_rows() : p.rows * tensor.copies / tensor.share;
+  if (tensor.held) return made_routes(p).held_rows();
+  if (tensor.sent) return sent_rows(p).held_rows();
+  const bool own = tensor.share > 1 && p.list.arrival > 0;
+  const int tokens = tensor.arrives || own ? p.all_rows : p.rows;
+  return tokens * tensor.copies / tensor.share;
 }
 
 /// Elements of the tokens before a round.
 template <class Storage>
 std::int64_t SegmentTasks<Storage>::skipped(const Pass& p, const Tensor& tensor) const {
-  return tensor.held ? 0 : std::int64_t{p.first_row} * tensor.copies * tensor.columns;
+  if (tensor.held || tensor.sent || tensor.arrives) return 0;
+  return std::int64_t{p.first_row} * tensor.copies * tensor.columns;
 }
 
 /// A head multiplies with its own table or with the tied one.
@@ -506,10 +560,11 @@ void SegmentTasks<Storage>::route(const Pass& p, const Operator& op, Call& c) co
     return std::int64_t{p.first_row} * p.list.tensor(id).copies;
   };
   const auto logits = [&](TensorId id) {
-    return rows(statistic(p, id).data() + logits_before, p.rows, num_experts_);
+    return rows(statistic(p, id).data() + logits_before, num_rows(p, p.list.tensor(id)),
+                num_experts_);
   };
   const auto d_logits = [&](TensorId id) {
-    return rows(wide_gradient(p, id) + logits_before, p.rows, num_experts_);
+    return rows(wide_gradient(p, id) + logits_before, num_rows(p, p.list.tensor(id)), num_experts_);
   };
   const auto gates = [&](TensorId id, std::int64_t count) {
     return part(statistic(p, id).data() + gates_before(id), count);
@@ -517,11 +572,14 @@ void SegmentTasks<Storage>::route(const Pass& p, const Operator& op, Call& c) co
   const auto d_gates = [&](TensorId id, std::int64_t count) {
     return part(wide_gradient(p, id) + gates_before(id), count);
   };
-  if (op.routes) c.routes = made_routes(p);
+  const bool travel = p.list.arrival > 0;
+  if (op.routes) c.routes = travel && *op.routes == p.list.sends ? sent_rows(p) : made_routes(p);
+  if (op.kind == OperatorKind::order_copies) return order(p, op, c);
   if (op.kind == OperatorKind::router) {
     c.logits = logits(op.written);
     if (p.backward) c.d_logits = d_logits(op.written);
   }
+  if (op.kind == OperatorKind::choose_experts && travel) return choose_own(p, op, c);
   if (op.kind == OperatorKind::choose_experts) {
     const Storage* const weights = p.o.template optional<Storage>(Role::weights);
     c.routes = p.backward ? made_routes(p) : routes(p);
@@ -546,6 +604,50 @@ void SegmentTasks<Storage>::route(const Pass& p, const Operator& op, Call& c) co
   const bool last = std::none_of(&op + 1, operators.data() + operators.size(),
                                  [&](const Operator& other) { return other.gates == op.gates; });
   c.write_d_gates = last ? Write::replace : Write::accumulate;
+}
+
+/// The choice of this rank's tokens: numbers of experts, then gates, both in the order of tokens.
+template <class Storage>
+void SegmentTasks<Storage>::choose_own(const Pass& p, const Operator& op, Call& c) const {
+  const int tokens = p.own_rows();
+  const std::int64_t copies = std::int64_t{tokens} * experts_per_token_,
+                     before = p.list.rank * copies;
+  c.logits = rows(statistic(p, op.read).data(), tokens, num_experts_);
+  c.routes = routes(p);
+  c.routes.rows = nullptr;
+  c.router = router_;
+  if (!p.backward) {
+    float* const numbers = wide(p, p.list.choices) + 2 * before;
+    c.routes.experts = reinterpret_cast<std::int32_t*>(numbers);
+    c.gates = part(numbers + copies, copies);
+    const Storage* const weights = p.o.template optional<Storage>(Role::weights);
+    c.router.correction =
+        p.block.in_fp32(weights, model::ParameterId{Module::router, Part::correction}).data();
+    return;
+  }
+  c.routes.experts += before;
+  c.d_logits = rows(wide_gradient(p, op.read), tokens, num_experts_);
+  c.d_gates = part(wide_gradient(p, p.list.choices) + 2 * before + copies, copies);
+}
+
+/// The rows of copies of all ranks' tokens, or of a round's.
+template <class Storage>
+void SegmentTasks<Storage>::order(const Pass& p, const Operator& op, Call& c) const {
+  const std::int64_t all = std::int64_t{p.all_rows} * experts_per_token_,
+                     before = std::int64_t{p.first_row} * experts_per_token_,
+                     copies = std::int64_t{p.rows} * experts_per_token_;
+  c.token_rows = token_rows(p);
+  c.first_token = p.first_row, c.num_tokens = p.rows;
+  if (p.backward) {
+    c.routes = made_routes(p);
+    c.d_gates = part(wide_gradient(p, op.written) + before, c.routes.held_rows());
+    c.d_choices = part(wide_gradient(p, op.read), 2 * all);
+    return;
+  }
+  c.routes = routes(p);
+  c.gates = part(statistic(p, op.written).data() + before, copies);
+  c.of_tokens = part(statistic(p, p.list.routes).data() + 2 * all + before, copies);
+  if (!p.knows_choices) c.choices = part(wide(p, op.read), 2 * all);
 }
 
 /// Adds a rank's part of its heads' sinks. Ranks that share a sequence have other heads, and sum
@@ -597,18 +699,20 @@ ExpertLoads SegmentTasks<Storage>::take_loads() const {
 }
 
 /// One of the ranks that divide experts adds these losses; the others have parts of the same
-/// gradients.
+/// gradients. If each has its own tokens, it adds theirs.
 template <class Storage>
 kernels::RouterLoss SegmentTasks<Storage>::router_loss(const Pass& p,
                                                        const StepScalars& step) const {
-  if (p.list.rank != 0 || num_experts_ == 0) return {};
+  const bool own = p.list.arrival > 0;
+  if ((p.list.rank != 0 && !own) || num_experts_ == 0) return {};
   const double of_token = step.sequence_scale / seq_len_;
   const double share = double(num_experts_) / (double(seq_len_) * experts_per_token_);
-  const int length = seq_len_ / cp_, end = p.first_row + p.rows;
+  const int first = own ? p.list.rank * p.own_rows() : p.first_row;
+  const int length = seq_len_ / cp_, end = first + (own ? p.own_rows() : p.rows);
   return {.balance = float(balance_loss_ * share * of_token),
           .z = float(z_loss_ * of_token),
           .seq_len = length,
-          .before = p.first_row % length,
+          .before = first % length,
           .after = int(ceil_div(end, length)) * length - end};
 }
 
@@ -731,13 +835,15 @@ void SegmentTasks<Storage>::run_forward(const Pass& p, const Operator& op, const
 template <class Storage>
 void SegmentTasks<Storage>::forward(const Operands& o, const StepScalars& step) const {
   const Pass p = pass(o, false);
-  const bool wanted = o.task.find(Role::output) != nullptr;
+  const bool wanted = wants_output(p);
   const SegmentKind kind = o.task.segment;
   const TensorId terms = p.list.segment.terms;
   const bool adds =
       kind != SegmentKind::embedding && kind != SegmentKind::head && terms == TensorId::output;
   ConstMatrix sum = adds ? ConstMatrix(stream(o, Role::input)) : ConstMatrix();
   const model::Run& run = p.list.forward_runs[o.task.run];
+  if (p.list.arrival > 0 && run.first == p.list.arrival && needs_rounds(p))
+    return forward_in_rounds(p, run.first - 1, run.end, {});
   for (int i = run.first; i < run.end; ++i) {
     const Operator& op = p.list.op(i);
     if (op.kind == OperatorKind::all_to_all)
@@ -776,7 +882,8 @@ void SegmentTasks<Storage>::forward(const Operands& o, const StepScalars& step) 
     }
     if (op.written == terms && wanted) c.residual = sum;
     run_forward(p, op, c, false);
-    if (op.kind == OperatorKind::choose_experts) {
+    if (op.kind == OperatorKind::order_copies) count_loads(p);
+    if (op.kind == OperatorKind::choose_experts && p.list.arrival == 0) {
       count_loads(p);
       if (needs_rounds(p)) return forward_in_rounds(p, i, run.end, wanted ? sum : ConstMatrix());
     }
@@ -814,10 +921,11 @@ auto SegmentTasks<Storage>::rounds(const Pass& p) const -> std::vector<Round> {
 template <class Storage>
 template <class Each>
 void SegmentTasks<Storage>::for_rounds(const Pass& p, Each each) const {
-  const auto choice =
-      std::ranges::find(p.list.segment.operators, OperatorKind::choose_experts, &Operator::kind);
+  const OperatorKind orders =
+      p.list.arrival > 0 ? OperatorKind::order_copies : OperatorKind::choose_experts;
+  const auto choice = std::ranges::find(p.list.segment.operators, orders, &Operator::kind);
   const auto choose = [&](Pass pass) {
-    pass.backward = false;
+    pass.backward = false, pass.knows_choices = true;
     call(pass, *choice).forward();
   };
   for (const Round& round : rounds(p)) {
@@ -831,10 +939,10 @@ void SegmentTasks<Storage>::for_rounds(const Pass& p, Each each) const {
 }
 
 /// Makes the tensors again that the operators up to index `last` write, for a round's tokens: all
-/// but routes and tensors that are kept of all tokens.
+/// but routes and tensors that are kept of all tokens. What ranks sent each other is there.
 template <class Storage>
 void SegmentTasks<Storage>::make_of_round(const Pass& q, int last) const {
-  for (int i = 0; i <= last; ++i) {
+  for (int i = q.list.arrival; i <= last; ++i) {
     const Operator& op = q.list.op(i);
     const bool routes = model::makes_logits(op.kind) || op.kind == OperatorKind::choose_experts;
     if (!routes && !model::is_epilogue(op.kind) && !model::is_exchange(op.kind) &&
@@ -849,7 +957,7 @@ void SegmentTasks<Storage>::make_of_round(const Pass& q, int last) const {
 template <class Storage>
 void SegmentTasks<Storage>::forward_in_rounds(const Pass& p, int choice, int end,
                                               const ConstMatrix& sum) const {
-  const bool wanted = p.o.task.find(Role::output) != nullptr;
+  const bool wanted = wants_output(p);
   for_rounds(p, [&](const Pass& q) {
     loads_.rounds += q.first_row > 0 && p.o.task.operation == Operation::forward;
     make_of_round(q, choice);

@@ -41,11 +41,12 @@ class SegmentTasks {
   struct Tensor {
     int saved = -1;  ///< index among the operands of Role::saved
     int columns = 1;
-    int share = 1;      ///< ranks that hold other rows of it, and this one
-    int rank = 0;       ///< which of them this one is
-    int copies = 1;     ///< rows for each of this rank's tokens
-    bool held = false;  ///< has rows of the experts that this rank holds
-    int brought = -1;   ///< index among the operands of Role::normed
+    int share = 1;                       ///< ranks that hold other rows of it, and this one
+    int rank = 0;                        ///< which of them this one is
+    int copies = 1;                      ///< rows for each of this rank's tokens
+    bool held = false;                   ///< has rows of the experts that this rank holds
+    bool sent = false, arrives = false;  ///< as model::Tensor's
+    int brought = -1;                    ///< index among the operands of Role::normed
     std::int64_t forward_offset = 0, backward_offset = 0, again_offset = 0;
   };
   /// A segment's list with all that a task asks of it.
@@ -58,9 +59,13 @@ class SegmentTasks {
     std::int64_t product_elements = 0;
     std::int64_t dequantized_forward = 0, dequantized_backward = 0;  ///< its place in the scratch
     std::vector<model::Run> forward_runs, backward_runs;
-    bool cuts = false;             ///< input and output are this rank's rows
-    int experts_run = 0;           ///< of the backward, in which products of experts are
-    model::TensorId routes = {};   ///< of copies of tokens, where there are experts
+    bool cuts = false;            ///< input and output are this rank's rows
+    int experts_run = 0;          ///< of the backward, in which products of experts are
+    model::TensorId routes = {};  ///< of copies of tokens, where there are experts
+    /// Where rows travel to their experts: those that ranks send each other, choices of all tokens,
+    /// and the first operator behind that exchange, else 0.
+    model::TensorId sends = {}, choices = {};
+    int arrival = 0;
     std::vector<bool> for_output;  ///< operators not needed if nobody reads the output
     // GELU, and the products next to it that kernels may take with it; -1: none.
     int product_before = -1, gelu = -1, product_behind = -1;
@@ -82,7 +87,11 @@ class SegmentTasks {
     bool gelu_in_product;
     int first_row = 0, all_rows = rows;             ///< of a round; of all tokens
     bool adds = false;                              ///< to gradients that an earlier round made
+    bool knows_choices = false;                     ///< of all tokens
     mutable std::vector<std::int32_t> begins = {};  ///< Routes::host_begins, once they are read
+    mutable std::vector<std::int32_t> sent_begins = {};  ///< the same of rows that are sent
+
+    int own_rows() const { return all_rows / list.ranks; }
 
     /// A matrix of all tokens, or its rows of the round.
     template <class View>
@@ -128,6 +137,8 @@ class SegmentTasks {
   float* wide_gradient(const Pass& p, model::TensorId id) const;
   kernels::Routes routes(const Pass& p) const;
   kernels::Routes made_routes(const Pass& p) const;
+  kernels::TokenRows token_rows(const Pass& p) const;
+  kernels::Routes sent_rows(const Pass& p) const;
   int num_rows(const Pass& p, const Tensor& tensor) const;
   std::int64_t skipped(const Pass& p, const Tensor& tensor) const;
   ConstMatrix weight(const Pass& p, model::ParameterId id) const;
@@ -137,6 +148,9 @@ class SegmentTasks {
 
   Call call(const Pass& p, const model::Operator& op) const;
   void route(const Pass& p, const model::Operator& op, Call& c) const;
+  void choose_own(const Pass& p, const model::Operator& op, Call& c) const;
+  void order(const Pass& p, const model::Operator& op, Call& c) const;
+  float* wide(const Pass& p, model::TensorId id) const;
   void set_sinks(const Pass& p, Call& c) const;
   void set_experts_bias(const Pass& p, model::Module module, Call& c) const;
   void count_loads(const Pass& p) const;
@@ -152,6 +166,12 @@ class SegmentTasks {
   void for_losses(const Operands& o, const StepScalars& step, Use use) const;
   bool adds_to(const Pass& p, model::TensorId id) const;
   void run_forward(const Pass& p, const model::Operator& op, const Call& whole, bool again) const;
+  /// Whether somebody reads the output of a forward, of which a task may be a part.
+  bool wants_output(const Pass& p) const {
+    const schedule::Task& task = p.o.task;
+    return task.find(schedule::Role::output) != nullptr ||
+           (p.list.arrival > 0 && task.operation == schedule::Operation::forward);
+  }
   bool needs_rounds(const Pass& p) const {
     return p.list.room > 0 && made_routes(p).held_rows() > p.list.room;
   }

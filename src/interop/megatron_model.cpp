@@ -130,13 +130,14 @@ void add_router(Arguments& arguments, const model::Config& model) {
 void add_experts(Arguments& arguments, const model::Config& model, const plan::Stage& stage) {
   if (model.num_experts == 0) return;
   const bool balances = model.balance_loss > 0.0;
+  const bool gathers = stage.expert_data_ranks() > 1 && stage.dispatch_tokens == 0;
   arguments.insert(arguments.end(),
                    {{"--num-experts", as_argument(model.num_experts)},
                     {"--moe-router-topk", as_argument(model.experts_per_token)},
                     {"--moe-ffn-hidden-size", as_argument(model.expert_ffn_size)},
                     {"--moe-router-load-balancing-type", balances ? "seq_aux_loss" : "none"},
                     {"--moe-router-dtype", "fp32"},
-                    {"--moe-token-dispatcher-type", "alltoall"},
+                    {"--moe-token-dispatcher-type", gathers ? "allgather" : "alltoall"},
                     {"--moe-grouped-gemm"},
                     {"--expert-model-parallel-size", as_argument(stage.ep)},
                     {"--expert-tensor-parallel-size", as_argument(stage.ep > 1 ? 1 : stage.tp)}});

@@ -101,12 +101,23 @@ inline void promise_routes_backward(const char* kernel, const ConstMatrix& logit
                                     const Routes& routes, const RouterLoss& loss,
                                     const Matrix& d_logits) {
   promise_choice(kernel, logits, router, routes);
-  promise_held(kernel, d_gates, routes);
+  if (routes.rows != nullptr)
+    promise_held(kernel, d_gates, routes);
+  else
+    promise(d_gates.size() == logits.extent(0) * std::size_t(routes.chosen), kernel,
+            "gradients of gates must be [N k]");
   promise(same_extents(d_logits, logits) &&
               (loss.seq_len == 0 || (logits.extent(0) + std::size_t(loss.before + loss.after)) %
                                             std::size_t(loss.seq_len) ==
                                         0),
           kernel, "d_logits must be [N, E], of whole sequences");
+}
+
+inline void promise_choices(const char* kernel, const ConstVector& choices, const Routes& routes,
+                            int ranks) {
+  promise(ranks > 0 && routes.num_held * ranks == routes.num_experts && routes.chosen > 0 &&
+              choices.size() % std::size_t(2 * ranks * routes.chosen) == 0,
+          kernel, "choices [S, 2, M k] and routes of S ranks, which divide the experts, must fit");
 }
 
 template <class Tokens, class Copies>

@@ -148,26 +148,30 @@ constexpr float sum_of_sigmoids(const float* logits, const std::int32_t* experts
 constexpr void write_gates(const float* logits, const Router& router, const Routes& routes,
                            std::int64_t n, float* gates) {
   const std::int32_t* const experts = routes.experts + n * routes.chosen;
-  const std::int32_t* const rows = routes.rows + n * routes.chosen;
+  const auto row = [&](int j) {
+    const std::int64_t copy = n * routes.chosen + j;
+    return routes.rows != nullptr ? std::int64_t{routes.rows[copy]} : copy;
+  };
   if (router.sigmoid) {
     const float sum = router.normalizes ? sum_of_sigmoids(logits, experts, routes.chosen) : 1.0f;
     for (int j = 0; j < routes.chosen; ++j)
-      gates[rows[j]] = sigmoid(logits[experts[j]]) / sum * router.scale;
+      gates[row(j)] = sigmoid(logits[experts[j]]) / sum * router.scale;
     return;
   }
   const Softmax softmax = gates_of(logits, router.normalizes, routes, n);
   for (int j = 0; j < routes.chosen; ++j)
-    gates[rows[j]] = softmax(logits[experts[j]]) * router.scale;
+    gates[row(j)] = softmax(logits[experts[j]]) * router.scale;
 }
 
 /// Gradients of the gates of one token, of the first `held_rows` rows; others are 0.
 struct GateGradients {
-  const std::int32_t* rows;
+  const std::int32_t* rows;  ///< null: d_gates begins with the token's
   const float* d_gates;
   std::int32_t held_rows;
   float scale;  ///< of gates
 
   constexpr float operator()(int j) const {
+    if (rows == nullptr) return d_gates[j] * scale;
     return rows[j] < held_rows ? d_gates[rows[j]] * scale : 0.0f;
   }
 };
@@ -221,7 +225,10 @@ constexpr void write_logits_gradient(const float* logits, const Router& router,
                                      std::int32_t held_rows, const RouterLoss& loss,
                                      const std::int32_t* loads, float* d_logits) {
   const std::int32_t* const experts = routes.experts + n * routes.chosen;
-  const GateGradients d_gate_of{routes.rows + n * routes.chosen, d_gates, held_rows, router.scale};
+  const std::int64_t before = n * routes.chosen;
+  const bool by_row = routes.rows != nullptr;
+  const GateGradients d_gate_of{by_row ? routes.rows + before : nullptr,
+                                by_row ? d_gates : d_gates + before, held_rows, router.scale};
   if (router.sigmoid)
     return write_sigmoid_gradient(logits, router, routes, n, d_gate_of, loss, loads, d_logits);
   const bool normalizes = router.normalizes;

@@ -168,6 +168,7 @@ void Derivation::describe() {
   for (const Operator& op : s_.operators)
     if (op.kind == OperatorKind::reduce_scatter && op.written == TensorId::output)
       s_.terms = op.read;
+  std::optional<TensorId> arrived;
   for (Operator& op : s_.operators) {
     const KernelRule& kernel = rule(op.kind);
     Tensor& tensor = s_.tensor(op.written);
@@ -190,6 +191,16 @@ void Derivation::describe() {
               "'{}' gathers what a product makes", op.name);
       rows.rows_of = rows.gradient_of = op.written;
     }
+    // Rows go back in the place of those that came. A rank in rounds needs these, and their
+    // gradients, to the last round.
+    if (op.kind == OperatorKind::send_rows) {
+      tensor.apart = s_.tensor(op.read).apart = true;
+      arrived = op.written;
+    }
+    if (op.kind == OperatorKind::return_rows) {
+      require(arrived.has_value(), Failure::bug, "'{}' returns rows that nobody sent", op.name);
+      s_.tensor(op.read).rows_of = s_.tensor(op.read).gradient_of = *arrived;
+    }
     require(!is_exchange(op.kind) || std::none_of(s_.operators.data(), &op,
                                                   [](const Operator& before) {
                                                     return before.written == TensorId::output &&
@@ -198,14 +209,17 @@ void Derivation::describe() {
             Failure::bug, "'{}' comes behind the output", op.name);
     op.output_only = to_output && (is_product(op.kind) || op.kind == OperatorKind::combine ||
                                    op.kind == OperatorKind::residual);
-    op.again = of_layer() && is_cheap(op.written) && kernel.cheap;
+    op.again = of_layer() && is_cheap(op.written) && kernel.cheap && !tensor.remade;
   }
-  for (Operator& op : s_.operators)
-    if (is_product(op.kind) && op.written != TensorId::output && op.written != s_.terms)
-      op.output_only = std::ranges::all_of(s_.operators, [&](const Operator& reader) {
-        return reader.read != op.written || is_epilogue(reader.kind) ||
-               (reader.kind == OperatorKind::combine && reader.output_only);
+  for (auto op = s_.operators.rbegin(); op != s_.operators.rend(); ++op) {
+    const bool leads_there = is_product(op->kind) || op->kind == OperatorKind::combine ||
+                             op->kind == OperatorKind::return_rows;
+    if (leads_there && op->written != TensorId::output && op->written != s_.terms)
+      op->output_only = std::ranges::all_of(s_.operators, [&](const Operator& reader) {
+        return reader.read != op->written || is_epilogue(reader.kind) ||
+               (!is_product(reader.kind) && reader.output_only);
       });
+  }
   s_.tensor(TensorId::output).summed = s_.tensor(TensorId::output).cut.empty();
 }
 
@@ -217,6 +231,7 @@ void Derivation::save() {
         return std::ranges::count(list, id, &Saved::tensor) > 0;
       };
       if (there(s_.saved) || there(cheap) || (is_cheap(id) && !of_layer())) continue;
+      if (s_.tensor(id).remade) continue;
       const Tensor& tensor = s_.tensor(id);
       (is_cheap(id) ? cheap : s_.saved)
           .push_back(
@@ -255,7 +270,7 @@ std::vector<int> Derivation::readers(TensorId id) const {
 
 /// Makes a tensor again where it is read, or with others before all else.
 void Derivation::make_read_again(TensorId id, bool for_weights) {
-  if (s_.tensor(id).brought)
+  if (s_.tensor(id).brought || s_.tensor(id).arrives)
     brings_again_ = true;
   else
     make_again(id, for_weights);
@@ -316,10 +331,15 @@ void Derivation::make_gradient(TensorId id) {
 void Derivation::order_backward() {
   for (const Operator& op : s_.operators)
     if (is_product(op.kind)) make_gradient(op.written);
+  // All calls of experts are in one run.
+  for (const Operator& op : s_.operators)
+    if (op.kind == OperatorKind::send_rows) make_gradient(op.written);
   make_gradient(TensorId::input);
   if (!brings_again_) return;
   const std::vector<BackwardCall> rest = std::exchange(s_.backward, {});
   for (const TensorId id : s_.brought()) make_again(id, false);
+  for (const Operator& op : s_.operators)
+    if (op.kind == OperatorKind::send_rows) make_again(op.written, false);
   s_.backward.insert(s_.backward.end(), rest.begin(), rest.end());
 }
 
@@ -328,11 +348,14 @@ void Derivation::place_forward() {
   for (int i = 0; i < int(s_.operators.size()); ++i) {
     const TensorId made = s_.tensor(op(i).written).rows_of;
     if (in_forward_scratch(made) && !scratch.holds(made)) {
-      const Tensor& tensor = s_.tensor(made);
-      s_.tensor(made).forward_offset = scratch.place(made, tensor.elements());
+      s_.tensor(made).forward_offset = scratch.place(made, scratch_elements(made));
     }
-    const std::vector<int> last = readers(op(i).read);
-    if (!last.empty() && last.back() == i) scratch.free(op(i).read);
+    const TensorId read = s_.tensor(op(i).read).rows_of;
+    int last = -1;
+    for (std::size_t id = 0; id < s_.tensors.size(); ++id)
+      if (s_.tensors[id].rows_of == read)
+        for (const int reader : readers(TensorId(id))) last = std::max(last, reader);
+    if (last == i) scratch.free(read);
   }
   s_.forward_workspace_elements = scratch.peak() + s_.dequantized_elements;
 }
@@ -361,16 +384,24 @@ void Derivation::place_backward() {
       if (s_.tensor(made).brought) continue;
       const Expr end = place(made, s_.tensor(made).apart);
       if (call.for_weights) of_weights = of_weights ? max(*of_weights, end) : end;
+      if (done.kind == OperatorKind::send_rows) scratch.free(done.read, true);
     } else if (!call.for_weights) {
       if (!is_end(done.read) && read.gradient == Tensor::Gradient::scratch &&
-          read.gradient_of == done.read)
-        place(done.read);
+          (read.gradient_of == done.read || s_.tensor(read.gradient_of).arrives))
+        place(read.gradient_of);
+      // All rounds of a rank write it.
+      if (done.kind == OperatorKind::return_rows)
+        for (const Operator& op : s_.operators)
+          if (op.kind == OperatorKind::order_copies) place(op.read);
       if (done.queries && s_.tensor(*done.queries).gradient == Tensor::Gradient::scratch)
         place(*done.queries);
       if (done.gates) place(*done.gates);
-      if (!done.in_place() && done.kind != OperatorKind::all_gather)
-        scratch.free(s_.tensor(done.written).rows_of);
-      scratch.free(done.read, true);
+      const TensorId made = s_.tensor(done.written).rows_of;
+      const bool stays = s_.tensor(made).arrives && made != done.written;
+      if (!done.in_place() && done.kind != OperatorKind::all_gather && !stays) scratch.free(made);
+      // All rounds of a rank read what arrived.
+      if (!read.arrives) scratch.free(done.read, true);
+      if (done.kind == OperatorKind::send_rows) scratch.free(done.written, true);
     }
   }
   for (Tensor& tensor : s_.tensors)

@@ -125,6 +125,7 @@ class SegmentList {
         s_(m, kind),
         trained_(m, blocks),
         sharing_(division.sharing),
+        dispatches_(kind == SegmentKind::experts && division.dispatches),
         cuts_tokens_(kind != SegmentKind::embedding && kind != SegmentKind::head &&
                      division.axes.meets(sum_axes(kind))),
         segment_{.kind = kind} {
@@ -152,6 +153,12 @@ class SegmentList {
     const TensorId id =
         tensor(std::move(name), double(copies) * s_.tokens, columns, statistic_bytes);
     segment_.tensor(id).copies = copies;
+    return id;
+  }
+  /// Rows of this rank's tokens.
+  TensorId of_own(std::string name, const Expr& columns) {
+    const TensorId id = activation(std::move(name), columns);
+    if (cuts_tokens_) cut(id);
     return id;
   }
   /// Rows of the experts on this rank. Their number is known when tokens have chosen.
@@ -222,6 +229,9 @@ class SegmentList {
   };
   TensorId mlp(TensorId normed, const Inner& inner);
   TensorId shared_expert(TensorId normed);
+  void choose(TensorId normed, const Expr& experts, int copies);
+  TensorId arrived(TensorId normed, const Expr& experts, int copies);
+  void travel(std::string name, OperatorKind kind, TensorId read, TensorId written);
   TensorId experts(TensorId normed);
   void combine(TensorId read, TensorId written);
   OperatorKind activation_kind() const { return activations[std::size_t(m_.mlp())].kind; }
@@ -237,10 +247,12 @@ class SegmentList {
   Sizes s_;
   TrainedShares trained_;
   Sharing sharing_;
+  bool dispatches_;   ///< rows travel to the ranks of their experts, else all are gathered
   bool cuts_tokens_;  ///< norms and residuals are of this rank's rows
   std::vector<Module> quantized_;
   Segment segment_;
   TensorId routes_ = {}, gates_ = {};  ///< of the tokens' copies
+  TensorId sent_ = {}, sends_ = {};    ///< rows that this rank's tokens have for other ranks
   Expr held_ = 0.0;  ///< rows that the experts on a rank are expected to have where they have most
   Expr room_ = 0.0;  ///< rows of tensors of held experts: held_, and at least one token's
 };
@@ -387,6 +399,11 @@ TensorId SegmentList::gathered_keys(TensorId qkv) {
 
 /// The normed input. If several ranks sum the output, each one norms its rows of it.
 TensorId SegmentList::normed(const std::string& name, Module module) {
+  if (dispatches_) {
+    const TensorId own = of_own(name + ".out", s_.hidden);
+    norm(name, module, TensorId::input, own);
+    return own;
+  }
   const TensorId out = activation(name + ".out", s_.hidden);
   const TensorId made = cuts_tokens_ ? activation(name + ".rows", s_.hidden) : out;
   if (cuts_tokens_) cut(made);
@@ -400,7 +417,7 @@ TensorId SegmentList::normed(const std::string& name, Module module) {
 
 /// The same after tests' exchanges.
 TensorId SegmentList::exchanged(const std::string& name, TensorId out) {
-  if (!m_.exchanges_normed) return out;
+  if (!m_.exchanges_normed || dispatches_) return out;
   const TensorId there = activation(name + ".there", s_.hidden);
   const TensorId back = activation(name + ".back", s_.hidden);
   exchange("there", OperatorKind::all_to_all, out, there, Axis::tp);
@@ -609,6 +626,63 @@ TensorId SegmentList::shared_expert(TensorId normed) {
   return mlp(normed, inner);
 }
 
+/// Experts of all tokens that this rank has, by the logits of these.
+void SegmentList::choose(TensorId normed, const Expr& experts, int copies) {
+  const TensorId logits = in_fp32("logits", experts);
+  product("router", OperatorKind::router, normed, logits, {{Module::router}, experts, s_.hidden});
+  if (m_.linear_bias) epilogue("router bias", logits, logits, {Module::router});
+  gates_ = in_fp32("gates", 1.0, copies);
+  routes_ = statistic("routes", 2.0 * double(copies) * s_.tokens + experts + 1.0);
+  streaming("choice", OperatorKind::choose_experts, logits, gates_,
+            {s_.tokens, experts, double(copies)}, s_.tokens * experts)
+      .statistics = {routes_};
+}
+
+/// Each rank chooses for its own tokens. All know all choices, and so the rows that any two send
+/// each other.
+///
+/// @return rows of tokens that have an expert on this rank, in the order of ranks
+TensorId SegmentList::arrived(TensorId normed, const Expr& experts, int copies) {
+  const Expr ranks = sum_ranks(segment_.kind), own = s_.tokens / ranks;
+  const Expr copied = double(copies) * s_.tokens;
+  const TensorId logits = in_fp32("logits", experts);
+  cut(logits);
+  product("router", OperatorKind::router, normed, logits, {{Module::router}, experts, s_.hidden});
+  if (m_.linear_bias) epilogue("router bias", logits, logits, {Module::router});
+  // Numbers of experts and gates.
+  const TensorId choice = in_fp32("choice", 2.0 * double(copies)),
+                 choices = in_fp32("choices", 2.0 * double(copies));
+  cut(choice);
+  streaming("choice", OperatorKind::choose_experts, logits, choice, {own, experts, double(copies)},
+            own * experts);
+  exchange("gather choices", OperatorKind::all_gather, choice, choices, sum_axes(segment_.kind));
+  gates_ = in_fp32("gates", 1.0, copies);
+  routes_ = statistic("routes", 3.0 * copied + experts + 1.0 + s_.tokens);
+  sends_ = statistic("sends", copied / ranks + 2.0 * (ranks + 1.0));
+  streaming("order", OperatorKind::order_copies, choices, gates_, {copied}, copied).statistics = {
+      routes_, sends_};
+  const Expr expected = own * ranks_of_token(m_);
+  sent_ = activation("sent", s_.hidden);
+  const TensorId all = activation("arrived", s_.hidden);
+  segment_.tensor(sent_).rows = own * min(double(copies), ranks);
+  segment_.tensor(sent_).sent = segment_.tensor(sent_).remade = true;
+  segment_.tensor(all).arrives = true;
+  streaming("send", OperatorKind::dispatch, normed, sent_, {expected, s_.hidden},
+            expected * s_.hidden)
+      .routes = sends_;
+  travel("send tokens", OperatorKind::send_rows, sent_, all);
+  return all;
+}
+
+/// The exchange of tokens with the ranks of their experts, or the way back.
+void SegmentList::travel(std::string name, OperatorKind kind, TensorId read, TensorId written) {
+  exchange(std::move(name), kind, read, written, sum_axes(segment_.kind));
+  Operator& op = segment_.operators.back();
+  op.routes = sends_;
+  op.expected_bytes = s_.tokens / sum_ranks(segment_.kind) * ranks_of_token(m_) * s_.hidden *
+                      double(segment_.activation_bytes);
+}
+
 /// @return what the experts' last products read
 TensorId SegmentList::experts(TensorId normed) {
   // A token's experts differ, so a rank has at most as many of its copies as it has experts.
@@ -619,15 +693,12 @@ TensorId SegmentList::experts(TensorId normed) {
   held_ = min(ceil(factor * copied / s_.ep), of_token * s_.tokens);
   // Tests exchange what all tokens have.
   room_ = m_.exchanges_normed ? of_token * s_.tokens : max(held_, of_token);
-  const TensorId logits = in_fp32("logits", all);
-  product("router", OperatorKind::router, normed, logits, {{Module::router}, all, s_.hidden});
-  if (m_.linear_bias) epilogue("router bias", logits, logits, {Module::router});
-  gates_ = in_fp32("gates", 1.0, copies);
-  routes_ = statistic("routes", 2.0 * copied + all + 1.0);
-  streaming("choice", OperatorKind::choose_experts, logits, gates_,
-            {s_.tokens, all, double(copies)}, s_.tokens * all)
-      .statistics = {routes_};
+  if (dispatches_)
+    normed = arrived(normed, all, copies);
+  else
+    choose(normed, all, copies);
   const TensorId dispatched = held("dispatched", s_.hidden);
+  segment_.tensor(dispatched).remade = dispatches_;
   streaming("dispatch", OperatorKind::dispatch, normed, dispatched, {held_, s_.hidden},
             held_ * s_.hidden)
       .routes = routes_;
@@ -655,9 +726,19 @@ void SegmentList::combine(TensorId read, TensorId written) {
     epilogue("out bias", returned, returned, {Module::experts_out});
   }
   adapt("out", read, returned, {{Module::experts_out, s_.hidden}}, OperatorKind::experts);
-  streaming("combine", OperatorKind::combine, returned, written, {held_, s_.hidden},
-            held_ * s_.hidden)
+  const TensorId sums = dispatches_ ? activation("left", s_.hidden) : written;
+  streaming("combine", OperatorKind::combine, returned, sums, {held_, s_.hidden}, held_ * s_.hidden)
       .routes = routes_;
+  if (!dispatches_) return;
+  // A rank adds the terms of its tokens in the order of ranks.
+  const TensorId back = activation("back", s_.hidden);
+  segment_.tensor(sums).arrives = segment_.tensor(back).sent = true;
+  segment_.tensor(back).rows = segment_.tensor(sent_).rows;
+  travel("return tokens", OperatorKind::return_rows, sums, back);
+  const Expr expected = s_.tokens / sum_ranks(segment_.kind) * ranks_of_token(m_);
+  streaming("sum", OperatorKind::combine, back, written, {expected, s_.hidden},
+            expected * s_.hidden)
+      .routes = sends_;
 }
 
 Segment SegmentList::embedding() {
@@ -707,7 +788,8 @@ Segment SegmentList::layer() {
         {mlp(normed_input, inner), Module::mlp_out, Module::post_norm2, "post_norm2"});
   }
   for (const Branch& branch : branches) outs.push_back(branch.out);
-  const bool sums = cuts_tokens_ && !m_.post_norms();
+  // Tokens that were sent come back summed.
+  const bool terms_left = cuts_tokens_ && !dispatches_, sums = terms_left && !m_.post_norms();
   const TensorId end = sums ? activation("terms", s_.hidden) : TensorId::output;
   if (!sums)
     epilogue("residual", TensorId::input, TensorId::output, outs);
@@ -725,11 +807,10 @@ Segment SegmentList::layer() {
     }
     // A norm needs whole sums, so each of several ranks norms its rows of them.
     const std::string name = branch.norm_name;
-    const TensorId read = activation(name + ".in", s_.hidden);
-    const TensorId terms = cuts_tokens_ ? activation(name + ".terms", s_.hidden) : read;
+    const TensorId read = of_own(name + ".in", s_.hidden);
+    const TensorId terms = terms_left ? activation(name + ".terms", s_.hidden) : read;
     out(terms);
-    if (cuts_tokens_) {
-      cut(read);
+    if (terms_left) {
       exchange("sum", OperatorKind::reduce_scatter, terms, read, sum_axes(kind));
     }
     norm(name, branch.post_norm, read, TensorId::output);
@@ -865,6 +946,15 @@ Expr stream_bytes(const Config& config, SegmentKind kind) {
 Expr expert_data_ranks(const Config& config) {
   if (config.num_experts == 0) return 1.0;
   return max(Expr::variable("ep") / Expr::variable("tp"), 1.0);
+}
+
+Expr ranks_of_token(const Config& config) {
+  const double all = config.num_experts;
+  const Expr ranks = sum_ranks(SegmentKind::experts), others = all - all / ranks;
+  Expr none = 1.0;  // of its experts is on a rank
+  for (int i = 0; i < config.experts_per_token; ++i)
+    none = none * (max(others - double(i), 0.0) / (all - double(i)));
+  return ranks * (1.0 - none);
 }
 
 Expr stream_shard_bytes(const Config& config) { return stream_bytes(config) / Sizes(config).tp; }

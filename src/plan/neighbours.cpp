@@ -190,9 +190,9 @@ class Neighbours {
   /// Whether the search may split each stage as it is.
   bool allows_shapes(const Plan& plan) const {
     return orders_tokens_alike(plan) && std::ranges::all_of(plan.stages, [&](const Stage& s) {
-             return std::ranges::find(
-                        shapes(s), StageShape{s.nodes, s.devices_per_node, s.dp, s.cp, s.tp, s.ep,
-                                              s.microbatch, s.gather_keys}) != shapes(s).end();
+             return std::ranges::find(shapes(s), StageShape{s.nodes, s.devices_per_node, s.dp, s.cp,
+                                                            s.tp, s.ep, s.microbatch, s.gather_keys,
+                                                            s.dispatch_tokens}) != shapes(s).end();
            });
   }
 
@@ -202,6 +202,8 @@ class Neighbours {
     for (Stage& stage : plan.stages)
       if (stage.state_ranks() % stage.replicas != 0 || stage.state_ranks() <= stage.replicas)
         stage.replicas = 1;
+    for (Stage& stage : plan.stages)
+      if (stage.expert_data_ranks() == 1) stage.dispatch_tokens = 0;
     if (!allows_shapes(plan)) return;
     const std::vector<Order> allowed = orders(plan.microbatches);
     if (std::ranges::find(allowed, plan.order) == allowed.end()) {
@@ -313,6 +315,9 @@ class Neighbours {
         if (plan != plan_) add_reshaped(std::move(plan));
       };
       add_changed([](const Stage& s) { return s.ep > 1 ? 1 : s.tp; });
+      Plan other_way = plan_;
+      for (const std::size_t i : set) other_way.stages[i].dispatch_tokens ^= 1;
+      add_reshaped(std::move(other_way));
       int more = 0, fewer = 0;
       for (const std::size_t i : set) {
         more = std::gcd(more, plan_.stages[i].state_ranks());

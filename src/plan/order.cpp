@@ -92,6 +92,8 @@ void check_zero_bubble(const Plan& plan, const model::Config& model) {
                 "zero_bubble = 1 adds up gradients where they are kept, so zero_level must be 0 or "
                 "1 and grad_offload_ratio 0, found {} and {}",
                 s.zero_level, s.grad_offload_ratio);
+    stage_needs(s.dispatch_tokens == 0, i,
+                "zero_bubble = 1 exchanges nothing in second parts, so dispatch_tokens must be 0");
   }
 }
 

@@ -152,6 +152,16 @@ std::string context_fault(const model::Config& model, const model::Split& split)
   return {};
 }
 
+std::string dispatch_fault(const model::Config& model, const model::Split& split) {
+  if (split.dispatch_tokens == 0) return {};
+  if (split.expert_data_ranks() == 1)
+    return fmt::format("dispatch_tokens must be 0 unless ep > tp, found ep = {} and tp = {}",
+                       split.ep, split.tp);
+  if (model.shared_expert_ffn_size > 0)
+    return "dispatch_tokens must be 0 for a shared expert, whose ranks need all tokens";
+  return {};
+}
+
 std::string paired_context_fault(const model::Config& model, int cp, int tp) {
   if (cp == 1) return {};
   const int keys = model.kv_heads() / tp;
@@ -206,7 +216,16 @@ std::vector<StageShape> stage_shapes(const model::Config& model, int global_batc
             for (const int ep : expert_degrees(model, search, *shape)) {
               if (!fits(ep)) continue;
               shape->ep = ep;
-              found.push_back(*shape);
+              for (const int dispatch_tokens : {0, 1}) {
+                const model::Split split{.tp = tp, .ep = ep, .dispatch_tokens = dispatch_tokens};
+                const bool divides = split.expert_data_ranks() > 1;
+                if (divides ? !allows(search.dispatch_tokens, dispatch_tokens)
+                            : dispatch_tokens > 0)
+                  continue;
+                if (!dispatch_fault(model, split).empty()) continue;
+                shape->dispatch_tokens = dispatch_tokens;
+                found.push_back(*shape);
+              }
             }
           }
         }

@@ -114,8 +114,15 @@ double collective_s(const hardware::Profile& profile, Collective collective, Ran
   const hardware::Congestion congestion =
       hardware::congestion(profile, {ranks.nodes, ranks.extent, ranks.first, ranks.stage_nodes},
                            collective == Collective::all_to_all);
-  return ranks.times * hardware::link_time(profile, kind_of(collective), ranks.nodes,
-                                           ranks.per_node, bytes, congestion);
+  const auto link_s = [&](int nodes, double all, const hardware::Congestion& slower) {
+    return hardware::link_time(profile, kind_of(collective), nodes, ranks.per_node, all, slower);
+  };
+  if (collective != Collective::all_to_all || ranks.nodes == 1 || ranks.per_node == 1)
+    return ranks.times * link_s(ranks.nodes, bytes, congestion);
+  // Rings of an all-gather that carry as much within a node, and into one.
+  const double nodes = ranks.nodes, per_node = ranks.per_node, all = nodes * per_node;
+  const double into_node = per_node * bytes * (nodes - 1.0) / nodes * all / (all - 1.0);
+  return ranks.times * (link_s(1, bytes / nodes, {}) + link_s(ranks.nodes, into_node, congestion));
 }
 
 double send_s(const hardware::Profile& profile, bool leaves_node, double bytes,

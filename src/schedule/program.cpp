@@ -50,6 +50,8 @@ const char* name(Operation operation) {
     case Operation::all_reduce: return "all-reduce";
     case Operation::reduce_scatter: return "reduce-scatter";
     case Operation::all_to_all: return "all-to-all";
+    case Operation::send_rows: return "send rows";
+    case Operation::return_rows: return "return rows";
     case Operation::all_gather: return "all-gather";
     case Operation::send: return "send";
     case Operation::recv: return "recv";
@@ -123,6 +125,8 @@ std::int64_t amount_bytes(const Task& task) {
     case Operation::all_gather:
     case Operation::send:
     case Operation::recv: return task.operands[0].bytes;
+    case Operation::send_rows:
+    case Operation::return_rows: return std::min(task.operands[0].bytes, task.operands[1].bytes);
     case Operation::norm: return sum(of(Role::grads));
     case Operation::optimizer_step:
     case Operation::matrix_step:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/error.hpp"
 #include "schedule/simulate.hpp"
 
 namespace brume::schedule {
@@ -91,6 +92,9 @@ double TaskTimes::work_s(const Key& key) const {
     case Operation::reduce_scatter: return collective_s(Collective::reduce_scatter);
     case Operation::all_gather: return collective_s(Collective::all_gather);
     case Operation::all_to_all: return collective_s(Collective::all_to_all);
+    case Operation::send_rows:
+    case Operation::return_rows:
+      return price::collective_s(profile, Collective::all_to_all, key.ranks, expected_bytes(key));
     case Operation::send:
     case Operation::recv: return price::send_s(machine_, key.ends, bytes);
     case Operation::copy_in: return price::copy_in_s(profile, bytes);
@@ -113,6 +117,14 @@ double TaskTimes::work_s(const Key& key) const {
       return price::host_update_s(model_, profile, bytes / model::weight_bytes(model_.precision));
   }
   return 0.0;
+}
+
+/// Bytes that an exchange of tokens moves if loads are even.
+double TaskTimes::expected_bytes(const Key& key) const {
+  const model::Split split = plan_.stages[key.stage].split();
+  for (const model::Operator& op : model::segment(model_, key.segment, split.division()).operators)
+    if (model::is_of_tokens(op.kind)) return op.expected_bytes.evaluate(split.values());
+  throw Error(Failure::bug, "a segment exchanges no tokens: {}", model::name(key.segment));
 }
 
 }  // namespace brume::schedule

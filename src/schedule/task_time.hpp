@@ -44,6 +44,7 @@ class TaskTimes {
   Key key(const Task& task, int rank);
   double times_as_long(int rank, model::AxisSet group);
   double work_s(const Key& key) const;
+  double expected_bytes(const Key& key) const;
 
   const plan::Plan& plan_;
   const model::Config& model_;

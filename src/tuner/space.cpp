@@ -33,6 +33,7 @@ void add_layouts(const model::Config& model, int global_batch, const hardware::C
          .gather_keys = shape.gather_keys,
          .tp = shape.tp,
          .ep = shape.ep,
+         .dispatch_tokens = shape.dispatch_tokens,
          .disk = disk,
          .host_update = host_update});
 }
@@ -76,6 +77,7 @@ plan::Stage stage_of(const Layout& mesh, const std::string& group) {
           .gather_keys = mesh.gather_keys,
           .tp = mesh.tp,
           .ep = mesh.ep,
+          .dispatch_tokens = mesh.dispatch_tokens,
           .group = group};
 }
 
@@ -89,6 +91,7 @@ analyzer::StageRole StagePosition::role() const {
           .disk = mesh().disk,
           .host_update = mesh().host_update,
           .gather_keys = mesh().gather_keys == 1,
+          .dispatch_tokens = mesh().dispatch_tokens == 1,
           .times = mesh().times};
 }
 
@@ -147,6 +150,7 @@ std::vector<PipelineConfig> configs_in_other_orders(const model::Config& model, 
         config.lone_ends = order.chunks > model.num_layers / num_stages;
         // A frozen embedding alone has no backward.
         if (config.lone_ends && model.frozen_blocks > 0) continue;
+        if (order.splits_backward() && layout.dispatch_tokens == 1) continue;
         found.push_back(config);
       }
     }

@@ -28,6 +28,7 @@ struct Layout {
   int gather_keys = 0;
   int tp = 1;
   int ep = 1;
+  int dispatch_tokens = 0;
   bool disk = false;         ///< its nodes have one that a search may use
   bool host_update = false;  ///< the search may let their processors step
   double times = 1.0;        ///< slowdown as in analyzer::StageRole, in any order of the nodes

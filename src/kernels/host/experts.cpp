@@ -1,11 +1,11 @@
 #include "kernels/experts.hpp"
 
 #include <algorithm>
-#include <numeric>
 #include <vector>
 
 #include "kernels/host/gemm.hpp"
 #include "kernels/host/loops.hpp"
+#include "kernels/host/ordering.hpp"
 #include "kernels/routing.hpp"
 
 namespace brume::kernels {
@@ -70,13 +70,11 @@ void choose_experts(ConstMatrix logits, const Router& router, Vector gates, Rout
     choose_experts_of(&logits(n, 0), router, routes.num_experts, routes.chosen,
                       routes.experts + n * routes.chosen);
   });
-  // ends[i] is the number of copies of the i-th expert, then its next free row, then its end.
-  std::int32_t* const ends = routes.begins + 1;
-  std::fill_n(routes.begins, routes.num_experts + 1, 0);
-  for (std::int64_t i = 0; i < copies; ++i) ++ends[routes.place(routes.experts[i])];
-  std::exclusive_scan(ends, ends + routes.num_experts, ends, 0);
-  for (std::int64_t i = 0; i < copies; ++i)
-    routes.rows[i] = ends[routes.place(routes.experts[i])]++;
+  if (routes.rows != nullptr)
+    order_by(
+        copies, routes.num_experts,
+        [=](std::int64_t copy) { return routes.place(routes.experts[copy]); }, routes.begins,
+        routes.rows);
   for_each("choose_experts_gates", tokens,
            [=](std::int64_t n) { write_gates(&logits(n, 0), router, routes, n, gates.data()); });
 }
@@ -86,7 +84,7 @@ void choose_experts_backward(ConstMatrix logits, const Router& router, const Rou
   promise_routes_backward("choose_experts_backward", logits, router, d_gates, routes, loss,
                           d_logits);
   const std::int64_t tokens = logits.extent(0);
-  const std::int32_t held = routes.held_rows();
+  const std::int32_t held = routes.rows != nullptr ? routes.held_rows() : 0;
   const bool balances = loss.balance != 0.0f && loss.seq_len > 0;
   const std::vector<std::int32_t> loads =
       balances ? loads_of(routes, tokens, loss) : std::vector<std::int32_t>();
@@ -121,9 +119,10 @@ template <class Storage>
 void dispatch(ConstMatrixOf<Storage> x, const Routes& routes, MatrixOf<Storage> y) {
   promise_copies("dispatch", x, y, routes);
   const std::int32_t held = routes.held_rows();
-  for_each("dispatch", x.extent(0), [=](std::int64_t n) {
+  for_each("dispatch", routes.tokens(x.extent(0)), [=](std::int64_t n) {
+    const std::int64_t place = routes.places != nullptr ? routes.places[n] : n;
     for (std::int64_t i = n * routes.chosen; i < (n + 1) * routes.chosen; ++i)
-      if (routes.rows[i] < held) std::copy_n(&x(n, 0), x.extent(1), &y(routes.rows[i], 0));
+      if (routes.rows[i] < held) std::copy_n(&x(place, 0), x.extent(1), &y(routes.rows[i], 0));
   });
 }
 
@@ -136,8 +135,10 @@ void combine(ConstMatrixOf<Storage> x, const Routes& routes, ConstMatrixOf<Stora
   const int width = y.extent_int(1);
   const bool adds = residual.data() != nullptr;
   const std::int32_t held = routes.held_rows();
-  for_each("combine", y.extent(0), [=](std::int64_t n) {
+  for_each("combine", routes.tokens(y.extent(0)), [=](std::int64_t n) {
     const std::int32_t* const rows = routes.rows + n * routes.chosen;
+    const std::int64_t place = routes.places != nullptr ? routes.places[n] : n;
+    if (place == no_row) return;
     for (int first = 0; first < width; first += columns_at_once) {
       const int count = std::min(columns_at_once, width - first);
       float sums[columns_at_once] = {};
@@ -147,8 +148,8 @@ void combine(ConstMatrixOf<Storage> x, const Routes& routes, ConstMatrixOf<Stora
 #pragma omp simd
         for (int c = 0; c < count; ++c) sums[c] += in[c];
       }
-      const Storage* const added = adds ? &residual(n, first) : nullptr;
-      Storage* const out = &y(n, first);
+      const Storage* const added = adds ? &residual(place, first) : nullptr;
+      Storage* const out = &y(place, first);
       if (added == nullptr) {
 #pragma omp simd
         for (int c = 0; c < count; ++c) out[c] = sums[c];

@@ -6,6 +6,7 @@
 #include "base/text.hpp"
 #include "kernels/matmul.hpp"
 #include "kernels/portable/launch.hpp"
+#include "kernels/portable/ordering.hpp"
 #include "kernels/routing.hpp"
 
 namespace brume::kernels {
@@ -82,70 +83,6 @@ void narrow_router_backward_input(const ConstMatrix& d_logits, const ConstMatrix
       KOKKOS_LAMBDA(std::int64_t n, std::int64_t i, float sum) { dx(n, i) = sum; });
 }
 
-/// Copies are counted in parts of the tokens, as many parts as keep a device busy.
-struct Parts {
-  std::int64_t tokens, count;
-
-  KOKKOS_INLINE_FUNCTION std::int64_t begin(std::int64_t part) const {
-    return part * tokens / count;
-  }
-};
-
-/// @param sequences  each of which is cut into parts of its own
-Parts parts_of(std::int64_t tokens, std::int64_t sequences, int num_experts) {
-  constexpr std::int64_t tokens_of_part = 64, most_parts = 64;
-  const std::int64_t room = workspace_bytes / std::int64_t(sizeof(std::int32_t)) / num_experts - 1;
-  const std::int64_t parts =
-      std::min({tokens / tokens_of_part, room, most_parts}) / std::max<std::int64_t>(1, sequences);
-  return {tokens, std::max<std::int64_t>(1, parts) * std::max<std::int64_t>(1, sequences)};
-}
-
-/// counts[part][e]: the copies that a part's tokens have of expert e.
-void count_copies(const Routes& routes, const Parts& parts, std::int32_t* counts) {
-  for_each(
-      "choose_experts_counts", parts.count * routes.num_experts, KOKKOS_LAMBDA(std::int64_t i) {
-        const std::int64_t part = i / routes.num_experts, e = i % routes.num_experts;
-        const std::int64_t end = parts.begin(part + 1) * routes.chosen;
-        std::int32_t count = 0;
-        for (std::int64_t copy = parts.begin(part) * routes.chosen; copy < end; ++copy)
-          count += routes.experts[copy] == e;
-        counts[i] = count;
-      });
-}
-
-/// The rows of all copies, in the order of the experts, then of the tokens.
-void sort_copies(const Routes& routes, const Parts& parts) {
-  const int num_experts = routes.num_experts;
-  std::int32_t* const counts = workspace_of<std::int32_t>((parts.count + 1) * num_experts);
-  std::int32_t* const totals = counts + parts.count * num_experts;
-  count_copies(routes, parts, counts);
-  for_each(
-      "choose_experts_totals", num_experts, KOKKOS_LAMBDA(std::int64_t e) {
-        std::int32_t before = 0;  // copies of the expert in the parts before
-        for (std::int64_t i = e; i < parts.count * num_experts; i += num_experts) {
-          const std::int32_t count = counts[i];
-          counts[i] = before;
-          before += count;
-        }
-        totals[e] = before;
-      });
-  for_each(
-      "choose_experts_begins", num_experts + 1, KOKKOS_LAMBDA(std::int64_t i) {
-        std::int32_t begin = 0;
-        for (int e = 0; e < num_experts; ++e)
-          if (routes.place(e) < i) begin += totals[e];
-        routes.begins[i] = begin;
-      });
-  for_each(
-      "choose_experts_rows", parts.count * num_experts, KOKKOS_LAMBDA(std::int64_t i) {
-        const std::int64_t part = i / num_experts, e = i % num_experts;
-        const std::int64_t end = parts.begin(part + 1) * routes.chosen;
-        std::int32_t row = routes.begins[routes.place(int(e))] + counts[i];
-        for (std::int64_t copy = parts.begin(part) * routes.chosen; copy < end; ++copy)
-          if (routes.experts[copy] == e) routes.rows[copy] = row++;
-      });
-}
-
 }  // namespace
 
 template <class Storage>
@@ -187,7 +124,11 @@ void choose_experts(ConstMatrix logits, const Router& router, Vector gates, Rout
         choose_experts_of(&logits(n, 0), router, routes.num_experts, routes.chosen,
                           routes.experts + n * routes.chosen);
       });
-  sort_copies(routes, parts_of(tokens, 1, routes.num_experts));
+  if (routes.rows != nullptr)
+    order_by(
+        tokens * routes.chosen, routes.num_experts,
+        KOKKOS_LAMBDA(std::int64_t copy) { return routes.place(routes.experts[copy]); },
+        routes.begins, routes.rows);
   for_each(
       "choose_experts_gates", tokens, KOKKOS_LAMBDA(std::int64_t n) {
         write_gates(&logits(n, 0), router, routes, n, gates.data());
@@ -199,17 +140,18 @@ void choose_experts_backward(ConstMatrix logits, const Router& router, const Rou
   promise_routes_backward("choose_experts_backward", logits, router, d_gates, routes, loss,
                           d_logits);
   const std::int64_t tokens = logits.extent(0), num_experts = routes.num_experts;
-  const std::int32_t held = routes.held_rows();
+  const std::int32_t held = routes.rows != nullptr ? routes.held_rows() : 0;
   std::int32_t* loads = nullptr;  // those of a sequence are where its first part's counts were
   std::int64_t stride = 0;
   if (loss.balance != 0.0f && loss.seq_len > 0) {
     const std::int64_t all = loss.before + tokens + loss.after, sequences = all / loss.seq_len;
-    const Parts parts = parts_of(all, sequences, routes.num_experts);
+    const ItemParts parts = parts_of_items(all * routes.chosen, sequences, routes.num_experts);
     stride = parts.count / std::max<std::int64_t>(1, sequences) * num_experts;
     loads = workspace_of<std::int32_t>(parts.count * num_experts);
-    Routes whole = routes;
-    whole.experts -= std::int64_t(loss.before) * routes.chosen;
-    count_copies(whole, parts, loads);
+    const std::int32_t* const experts = routes.experts - std::int64_t(loss.before) * routes.chosen;
+    count_keys(
+        parts, routes.num_experts, KOKKOS_LAMBDA(std::int64_t copy) { return int(experts[copy]); },
+        loads);
     for_each(
         "choose_experts_loads", sequences * num_experts, KOKKOS_LAMBDA(std::int64_t i) {
           std::int32_t* const own = loads + i / num_experts * stride + i % num_experts;
@@ -251,11 +193,13 @@ void dispatch(ConstMatrixOf<Storage> x, const Routes& routes, MatrixOf<Storage> 
   promise_copies("dispatch", x, y, routes);
   const std::int32_t held = routes.held_rows();
   for_each_row(
-      "dispatch", x.extent(0), KOKKOS_LAMBDA(const Team& team) {
+      "dispatch", routes.tokens(x.extent(0)), KOKKOS_LAMBDA(const Team& team) {
         const std::int64_t n = team.league_rank();
         const std::int32_t* const rows = routes.rows + n * routes.chosen;
+        const std::int64_t place = routes.places != nullptr ? routes.places[n] : n;
+        if (place == no_row) return;
         along(
-            team, x.extent_int(1), [&](int c) { return x(n, c); },
+            team, x.extent_int(1), [&](int c) { return x(place, c); },
             [&](int c, Storage value) {
               for (int j = 0; j < routes.chosen; ++j)
                 if (rows[j] < held) y(rows[j], c) = value;
@@ -270,17 +214,19 @@ void combine(ConstMatrixOf<Storage> x, const Routes& routes, ConstMatrixOf<Stora
   promise_residual("combine", y, residual);
   const std::int32_t held = routes.held_rows();
   for_each_row(
-      "combine", y.extent(0), KOKKOS_LAMBDA(const Team& team) {
+      "combine", routes.tokens(y.extent(0)), KOKKOS_LAMBDA(const Team& team) {
         const std::int64_t n = team.league_rank();
         const std::int32_t* const rows = routes.rows + n * routes.chosen;
-        const Storage* const added = residual.data() != nullptr ? &residual(n, 0) : nullptr;
+        const std::int64_t place = routes.places != nullptr ? routes.places[n] : n;
+        if (place == no_row) return;
+        const Storage* const added = residual.data() != nullptr ? &residual(place, 0) : nullptr;
         along(
             team, y.extent_int(1),
             [&](int c) {
               float sum = 0.0f;
               for (int j = 0; j < routes.chosen; ++j)
                 if (rows[j] < held) sum += x(rows[j], c);
-              return optional(added, &y(n, 0), c) + sum;
+              return optional(added, &y(place, 0), c) + sum;
             },
             [&](int c, float value) { y(n, c) = value; });
       });

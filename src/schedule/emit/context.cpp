@@ -66,10 +66,11 @@ void Context::add_exchanges(SegmentBytes& bytes, const model::Segment& segment) 
   };
   const auto place = [&](model::TensorId id, const model::Expr& offset) {
     const model::Tensor& tensor = segment.tensor(id);
-    return TensorPlace{.first_byte = value(offset) * tensor.element_bytes,
+    return TensorPlace{.first_byte = value(offset) * segment.activation_bytes,
                        .bytes = value(tensor.elements()) * tensor.element_bytes};
   };
   const auto of_tensor = [&](model::TensorId id, bool again = false) {
+    id = segment.tensor(id).rows_of;
     const model::Tensor& tensor = segment.tensor(id);
     TensorPlace made = place(id, again ? tensor.again_offset : tensor.forward_offset);
     if (again) made.first_byte += bytes.product_grads;
@@ -87,16 +88,37 @@ void Context::add_exchanges(SegmentBytes& bytes, const model::Segment& segment) 
   };
   // Rows of a gathered tensor, and of a gradient that is summed, lie in their place there.
   using enum Operation;
+  const auto of_tokens = [&](const model::Operator& op, Operation operation,
+                             const TensorPlace& sent, const TensorPlace& received,
+                             bool again) -> SegmentExchange {
+    return {.operation = operation,
+            .axes = axes(op),
+            .whole = sent,
+            .part = received,
+            .again = again,
+            .output_only = op.output_only,
+            .routes = saved_index(*op.routes),
+            .row_bytes = value(segment.tensor(op.read).columns) * segment.activation_bytes};
+  };
+  const auto in_fp32 = [&](const model::Operator& op) {
+    return segment.tensor(op.read).element_bytes > segment.activation_bytes;
+  };
   const auto of_operator = [&](const model::Operator& op, bool again = false) -> SegmentExchange {
+    if (model::is_of_tokens(op.kind))
+      return of_tokens(op, op.kind == model::OperatorKind::send_rows ? send_rows : return_rows,
+                       of_tensor(op.read, again), of_tensor(op.written, again), again);
     if (op.kind == model::OperatorKind::all_gather)
-      return {all_gather, axes(op), of_tensor(op.written, again), {}, again};
+      return {all_gather, axes(op), of_tensor(op.written, again), {}, again, in_fp32(op)};
     const bool sums = op.kind == model::OperatorKind::reduce_scatter;
     return {sums ? reduce_scatter : all_to_all, axes(op), of_tensor(op.read),
             of_tensor(op.written)};
   };
   const auto of_backward = [&](const model::Operator& op) -> SegmentExchange {
+    if (model::is_of_tokens(op.kind))
+      return of_tokens(op, op.kind == model::OperatorKind::send_rows ? return_rows : send_rows,
+                       of_gradient(op.written), of_gradient(op.read), false);
     if (op.kind == model::OperatorKind::all_gather)
-      return {reduce_scatter, axes(op), of_gradient(op.written), {}};
+      return {reduce_scatter, axes(op), of_gradient(op.written), {}, false, in_fp32(op)};
     if (op.kind == model::OperatorKind::reduce_scatter)
       return {all_gather, axes(op), of_gradient(op.read), {}};
     return {all_to_all, op.axes, of_gradient(op.written), of_gradient(op.read)};

@@ -32,6 +32,10 @@ struct SegmentExchange {
   TensorPlace whole;                ///< of all ranks' parts; of an all-to-all what is sent
   std::optional<TensorPlace> part;  ///< that becomes this rank's; none: in place
   bool again = false;               ///< of a backward, if the tensor is not kept
+  bool in_fp32 = false;
+  bool output_only = false;    ///< not needed if nobody reads the output
+  int routes = -1;             ///< index of the saved tensor that has numbers of rows
+  std::int64_t row_bytes = 0;  ///< of such a row
 };
 
 /// A tensor that is gathered before the rest of its segment computes.

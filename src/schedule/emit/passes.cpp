@@ -304,6 +304,7 @@ void Passes::add_runs(const Slot& slot, Operation operation, std::vector<Operand
   const bool forward = operation == Operation::forward || operation == Operation::recompute;
   const auto& runs = forward ? segment.forward_runs : segment.backward_runs;
   const auto& exchanges = forward ? segment.forward_exchanges : segment.backward_exchanges;
+  const bool wanted = !forward || std::ranges::count(operands, Role::output, &Operand::role) > 0;
   const std::size_t first = forward || segment.brings_again ? segment.brought.size() : 0;
   const std::size_t end = runs.size() - (forward && segment.sums ? 1 : 0);
   const auto longest = std::max_element(
@@ -320,7 +321,8 @@ void Passes::add_runs(const Slot& slot, Operation operation, std::vector<Operand
     if (runs[run].first < runs[run].end || last)
       build_.add(slot, operation, std::move(own), of_run);
     for (Operand& operand : operands) operand.reads |= operand.writes;
-    if (!last) exchange(slot, exchanges[run], details.segment, scratch);
+    if (!last && (wanted || !exchanges[run].output_only))
+      exchange(slot, exchanges[run], details.segment, scratch);
   }
 }
 
@@ -343,8 +345,13 @@ void Passes::exchange(const Slot& slot, const SegmentExchange& exchange, Segment
   if (exchange.part)
     operands = {updates(Role::source, part(exchange.whole)),
                 writes(Role::destination, part(*exchange.part))};
+  if (exchange.routes >= 0)
+    operands.push_back(reads(Role::saved, saved[std::size_t(exchange.routes)], exchange.routes));
   build_.add(slot, exchange.operation, std::move(operands),
-             {.segment = kind, .group = exchange.axes});
+             {.segment = kind,
+              .group = exchange.axes,
+              .in_fp32 = exchange.in_fp32,
+              .row_bytes = exchange.row_bytes});
 }
 
 // --- operands -----------------------------------------------------------------------------------

@@ -67,6 +67,8 @@ void ProgramBuilder::add(const Slot& slot, Operation operation, std::vector<Oper
        .peer = details.peer,
        .backward_pass = slot.kind == Slot::Kind::backward || slot.kind == Slot::Kind::weights,
        .replaces = details.replaces,
+       .in_fp32 = details.in_fp32,
+       .row_bytes = details.row_bytes,
        .operands = std::move(operands)});
   for (const Operand& operand : program_.tasks.back().operands) keep_until_now(operand.buffer);
 }

@@ -48,6 +48,8 @@ struct TaskDetails {
   int peer = -1;
   Channel channel = Channel::compute;  ///< of a message; of others it follows
   bool replaces = false;
+  bool in_fp32 = false;
+  std::int64_t row_bytes = 0;
 };
 
 class ProgramBuilder {
