@@ -63,6 +63,10 @@ class Generator {
   int copy_index() const;  ///< number of this rank's copy
   int sampler() const;     ///< the rank of copy() that gets logits
 
+  /// Gives the keys in some blocks of the cache to the same ranks' generator of another plan, in
+  /// the same blocks there. Collective over copy(), whose order of ranks both must share.
+  void give_keys(Generator& to, std::span<const std::int32_t> blocks);
+
   /// Runs a pass. Collective over copy().
   /// @return  on the rank `sampler`, logits [wanted, V], capped where the model does that
   std::span<const float> run(const GeneratorPass& pass);

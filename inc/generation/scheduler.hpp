@@ -14,6 +14,12 @@ namespace brume::generation {
 
 class KeyBlocks;
 
+/// Whether prompts and next tokens are computed in the same passes.
+enum class Phases {
+  together,
+  apart  ///< prompts as long as more sequences have room, then next tokens, and so on
+};
+
 /// Sequences that are computed together. New ones begin as soon as there is room (continuous
 /// batching); a prompt is computed in pieces, together with the next tokens of others, so that no
 /// pass is longer than the longest one. Sequences take blocks of the key cache as they grow. When
@@ -21,25 +27,41 @@ class KeyBlocks;
 /// token is lost. Keys of tokens with which a sequence before it began too, in whole blocks, are
 /// not computed again while the cache has them.
 ///
+/// Phases apart may have caches and plans of their own. What a phase of prompts computed is needed
+/// by the others at its end only, and keys of next tokens are never shared.
+///
 /// Deterministic: ranks that are told the same do the same.
 class Scheduler {
  public:
   /// @param sizes               the generator's
   /// @param blocks_per_sequence Config::blocks_per_sequence()
   /// @throws Error(input) when the longest sequence does not fit in the cache
-  Scheduler(const model::Generation& sizes, int blocks_per_sequence);
+  Scheduler(const model::Generation& sizes, int blocks_per_sequence,
+            Phases phases = Phases::together);
   ~Scheduler();
 
   /// @param id      the caller's number for the sequence, any but one that is open
   /// @param prompt  at least one token
   void add(std::int64_t id, std::vector<std::int32_t> prompt);
 
-  /// The next pass; empty when no sequence is open. Its tables are valid until the next call.
+  /// The next pass; without tokens when no sequence is open, or at the end of a phase of prompts.
+  /// Its tables are valid until the next call.
   struct Pass {
     engine::GeneratorPass tokens = {};
     std::vector<std::int64_t> wanted = {};  ///< ids of the sequences that get logits, in order
+    /// Whether it belongs to a phase of prompts, at whose end wanted sequences continue.
+    bool prompts = false;
+    std::vector<std::int32_t> filled = {};  ///< blocks whose keys the phase computed, at its end
   };
   Pass next();
+
+  /// Whether a phase of prompts is worth a change: half of the sequences' numbers and half of the
+  /// blocks are free.
+  bool wants_prompts() const;
+  /// Lets the next pass begin one; otherwise one begins when nothing else is left to do.
+  void begin_prompts() { in_prompts_ = !waiting_.empty(); }
+  /// Whether the last pass belongs to a phase of prompts that has not ended.
+  bool in_prompts() const { return in_prompts_; }
 
   /// Each wanted sequence continues with a token, or ends.
   void append(std::int64_t id, std::int32_t token);
@@ -56,9 +78,10 @@ class Scheduler {
   struct Sequence {
     std::int64_t id;
     std::vector<std::int32_t> tokens;
-    std::int64_t prompt;  ///< so many first tokens were given
-    int computed = 0;     ///< so many have keys in the cache
-    int slot = -1;        ///< number among the generator's sequences; below 0: it waits
+    std::int64_t prompt;   ///< so many first tokens were given
+    int computed = 0;      ///< so many have keys in the cache
+    int slot = -1;         ///< number among the generator's sequences; below 0: it waits
+    bool answers = false;  ///< its prompt is computed, if phases are apart
     std::vector<std::int32_t> blocks = {};
     std::int64_t prefix = 0;  ///< KeyBlocks::Prefix of its whole blocks
 
@@ -72,6 +95,9 @@ class Scheduler {
   void release(Sequence& sequence);
   void preempt_newest();
   bool begin_next();
+  void add_prompts(Pass& pass, std::vector<engine::GeneratorPass::Token>& others);
+  void add_tokens(Pass& pass, std::vector<engine::GeneratorPass::Token>& others);
+  Pass made(Pass pass, const std::vector<engine::GeneratorPass::Token>& others) const;
   void add_piece(Sequence& sequence, int count, Pass& pass,
                  std::vector<engine::GeneratorPass::Token>& others);
 
@@ -82,6 +108,9 @@ class Scheduler {
   std::unique_ptr<KeyBlocks> blocks_;
   std::vector<int> free_slots_;
   std::vector<std::int32_t> tables_;
+  Phases phases_;
+  bool in_prompts_ = false;
+  std::vector<std::int32_t> filled_;  ///< blocks of this phase of prompts, some twice
   std::int64_t preemptions_ = 0, shared_tokens_ = 0;
 };
 

@@ -25,9 +25,22 @@ generate 4 four --tp 2 --batch 2 && same four
 generate 1 small --batch 8 --cache-gib 0.000184 && same small
 grep -q '192.00 KiB of keys' out.log || complain "the cache is of another size"
 # On two stages.
-stage() { printf '[[stages]]\nfirst_layer = %d\nlayers = 2\nnodes = 1\ndevices_per_node = 1\nmicrobatch = 1\ndp = 1\ntp = 1\nzero_level = 0\n' "$1"; }
-{ printf 'version = 1\nglobal_batch = 1\nmicrobatches = 1\n'; stage 0; stage 2; } > plan.toml
+stage() { # table, first layer, layers, copies, tp
+  printf '[[%sstages]]\nfirst_layer = %d\nlayers = %d\nnodes = 1\ndevices_per_node = %d\nmicrobatch = 1\ndp = %d\ntp = %d\nzero_level = 0\n' "$1" "$2" "$3" $(($4 * $5)) "$4" "$5"; }
+batch() { printf 'version = 1\nglobal_batch = %d\nmicrobatches = 1\n' "$1"; }
+{ batch 1; stage '' 0 2 1 1; stage '' 2 2 1 1; } > plan.toml
 generate 2 stages --plan plan.toml && same stages
+# Prompts on two stages, then answers by tensor parallelism, for which keys are cut by heads.
+phases() { # copies
+  echo '[prompts]'; batch "$1"; stage prompts. 0 2 "$1" 1; stage prompts. 2 2 "$1" 1
+  echo '[answers]'; batch "$1"; stage answers. 0 4 "$1" 2
+}
+phases 1 > phases.toml
+generate 2 phases --plan phases.toml --batch 8 && same phases
+[ "$(sed -n 's/.*keys changed plans \([0-9]*\) times.*/\1/p' out.log)" -ge 3 ] || complain "no keys changed plans"
+phases 2 > copies.toml
+generate 4 copies --plan copies.toml --batch 3 && same copies
+generate 2 tight --plan phases.toml --batch 8 --cache-gib 0.000184 && same tight
 # By a plan that is chosen for generation, which fits the run's ranks and is the fastest one of its list.
 "$BRUME" plan "$deck" --set "$profile" --set cluster.devices_per_node=2 --set generation.prompts=21 \
   --set generation.token_s=10 --for generation --json -o chosen.toml > chosen.json 2> out.log || complain "no plan for generation"
@@ -43,7 +56,7 @@ code=0; "$BRUME" plan "$deck" --set "$profile" --set generation.token_s=1e-9 --f
 # A kill leaves whole answers and the beginning of one: the same command goes on.
 head -5 one > killed
 tail -1 one | head -c 20 >> killed
-generate 2 killed && same killed
+generate 2 killed --plan phases.toml && same killed
 generate 1 killed && grep -q 'has 21 answers already' out.log || complain "it begins again"
 # Other weights or options are not taken for the same.
 for other in '--max-tokens 17 --log-probabilities' '--max-tokens 16' '--max-tokens 17 --temperature 0.5' '--max-tokens 17 --set training.precision=bf16'; do
@@ -147,4 +160,8 @@ refused 'generate needs --prompts FILE or --prompt TEXT' run
 refused 'holds no checkpoints and no Hugging Face model' nowhere --prompt a
 refused "--end '<s>': tokens are bytes" run --prompt a --end '<s>'
 refused 'plan.toml is for 2 ranks, the job has 1' run --prompt a --plan plan.toml
+refused 'phases.toml is for 2 ranks, the job has 1' run --prompt a --plan phases.toml
+{ sed '/answers/,$d' phases.toml; echo '[answers]'; batch 2; stage answers. 0 4 2 1; } > unlike.toml
+code=0; mpirun -n 2 --oversubscribe "$BRUME" generate run --prompt a --plan unlike.toml > out.log 2>&1 || code=$?
+[ "$code" -eq 2 ] && grep -q 'must have as many copies of the model, found 1 and 2' out.log || complain "plans have unlike copies"
 refused 'needs .*--tp 3 does not divide\|--tp 3 does not divide' run --prompt a --tp 3

@@ -117,6 +117,37 @@ TEST(Forecast, AFullCacheCostsTimeAndNoToken) {
   EXPECT_LT(slow.mean_open, fast.mean_open);
 }
 
+// A prompt of 150 tokens in pieces of 64, 64 and 22 over two stages, then nine more tokens on two
+// tensor-parallel ranks: stages work at once, and three blocks of keys go from one plan to the
+// other.
+TEST(Forecast, PhasesTakeTheTimeOfTheirPlansAndOfTheChange) {
+  const hardware::Machine machine(samples::round_profile());
+  const model::Config model = generating(samples::small_model(4), 256, 4, 64);
+  const plan::Plan pipeline =
+      engine::generating(plan::equal_stages(model, 1, 2, {.microbatch = 1, .dp = 1}));
+  const plan::Plan tensors = one_copy(model, 2);
+  const PassTimes of_pipeline(pipeline, model, machine), of_tensors(tensors, model, machine);
+  const PromptTimes prompts(of_pipeline, pipeline, tensors, model, machine);
+  // Each rank keeps half of the heads of its two layers, and gives the others away.
+  const double head_block = 64.0 * model.head_dim() * sizeof(float) * 2;
+  EXPECT_DOUBLE_EQ(prompts.block_bytes(), 2 * 2 * head_block);
+  const Forecast found = forecast(std::vector<Request>{{150, 10}}, of_tensors, model, &prompts);
+  double first_end_s = 0.0, second_end_s = 0.0;
+  for (const auto& [place, count] : {std::pair(0, 64), {64, 64}, {128, 22}}) {
+    const std::vector<double> seconds = of_pipeline.stages(piece(place, count));
+    const double begin_s = std::max(first_end_s + seconds[0], second_end_s);
+    first_end_s = begin_s, second_end_s = begin_s + seconds[1];
+  }
+  double all_s = second_end_s + prompts.change_s(3);
+  for (int token = 150; token < 159; ++token) all_s += of_tensors.seconds(piece(token, 1));
+  EXPECT_EQ(found.changes, 1.0);
+  EXPECT_DOUBLE_EQ(found.prompts_s, second_end_s);
+  EXPECT_DOUBLE_EQ(found.seconds, all_s);
+  EXPECT_DOUBLE_EQ(found.first_token_s, second_end_s + prompts.change_s(3));
+  EXPECT_LT(second_end_s, of_pipeline.seconds(piece(0, 64)) + of_pipeline.seconds(piece(64, 64)) +
+                              of_pipeline.seconds(piece(128, 22)));
+}
+
 // Llama 3.1 70B in bf16 on 8 H100 at low load, milliseconds a token: 15.6, 20.8 and 32.5 measured
 // with tp 8, 4 and 2 by APEX's authors (four sequences are taken to be open, of 2,000 tokens). The
 // exchanges of tp 8 take longer here: a reduce-scatter and an all-gather for each all-reduce there.

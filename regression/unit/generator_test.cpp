@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <map>
+#include <memory>
 #include <numeric>
 #include <random>
 #include <vector>
@@ -13,6 +15,8 @@
 #include "base/error.hpp"
 #include "base/text.hpp"
 #include "contract.hpp"
+#include "engine/key_moves.hpp"
+#include "plan/shapes.hpp"
 
 namespace brume::engine {
 namespace {
@@ -36,10 +40,72 @@ Text text_of(const data::Sampler& data, int seq_len) {
 
 using Logits = std::map<std::pair<int, int>, std::vector<float>>;  ///< by sequence and place
 
-/// Logits at the ends of pieces of up to `longest` tokens, as copy 0 makes them.
-/// @param shares  sequence 1 has the first block of sequence 0
+/// Pieces of up to `longest` tokens of each sequence, pass by pass, up to some place.
+class Pieces {
+ public:
+  /// @param shares  sequence 1 has the first block of sequence 0
+  Pieces(const model::Config& model, const Text& text, int longest, unsigned seed, bool shares)
+      : model_(model), text_(text), longest_(longest), shares_(shares), random_(seed) {
+    const auto blocks = std::size_t(ceil_div(model.seq_len, block_tokens));
+    tables_.resize(blocks * (num_sequences + 1));
+    std::iota(tables_.begin(), tables_.end(), 0);
+    std::ranges::shuffle(tables_, random_);
+    shift_ = int(random_() % 2);
+    if (!shares) return;
+    tables_[std::size_t(1 + shift_) * blocks] = tables_[std::size_t(shift_) * blocks];
+    done_[1] = block_tokens;
+  }
+
+  void run(Generator& generator, int end, Logits& found) {
+    while (std::ranges::any_of(done_, [&](int d) { return d < end; })) {
+      GeneratorPass pass{.tables = tables_};
+      std::vector<GeneratorPass::Token> others;
+      std::vector<std::pair<int, int>> ends;
+      for (int s = 0; s < num_sequences; ++s) {
+        const int left = 8 - int(pass.tokens.size() + others.size());
+        const int count = std::min({left, end - done_[s], int(random_() % unsigned(longest_)) + 1});
+        if (count <= 0 || random_() % 4 == 0) continue;
+        // Keys may come in the same pass in which others read them.
+        if (shares_ && s == 1 && done_[0] < block_tokens) continue;
+        for (int i = 0; i < count; ++i) {
+          const int place = done_[s] + i;
+          (i + 1 == count ? pass.tokens : others)
+              .push_back({text_.tokens[s][std::size_t(place)], s + shift_, place});
+        }
+        done_[s] += count;
+        ends.emplace_back(s, done_[s] - 1);
+      }
+      pass.wanted = int(ends.size());
+      pass.tokens.insert(pass.tokens.end(), others.begin(), others.end());
+      const std::span<const float> logits = generator.run(pass);
+      const bool samples = generator.copy().rank() == generator.sampler();
+      const auto vocab = std::size_t(model_.vocab_size);
+      EXPECT_EQ(logits.size(), samples ? ends.size() * vocab : 0);
+      if (!samples || generator.copy_index() != 0) continue;
+      for (std::size_t i = 0; i < ends.size(); ++i) {
+        const auto own = logits.subspan(i * vocab, vocab);
+        found[ends[i]].assign(own.begin(), own.end());
+      }
+    }
+  }
+
+  std::span<const std::int32_t> tables() const { return tables_; }
+
+ private:
+  const model::Config& model_;
+  const Text& text_;
+  int longest_;
+  bool shares_;
+  std::mt19937 random_;
+  std::vector<std::int32_t> tables_;
+  int shift_;  ///< the place of sequence 0 among the generator's
+  std::array<int, num_sequences> done_{};
+};
+
+/// Logits at the ends of pieces, as copy 0 makes them.
+/// @param first  a plan that computes the first half of each sequence; its keys go to the other one
 Logits logits_of(const plan::Plan& given, const model::Config& model, const Text& text, int longest,
-                 unsigned seed, bool shares = false) {
+                 unsigned seed, bool shares = false, const plan::Plan* first = nullptr) {
   const plan::Plan plan = generating(given);
   const int blocks = int(ceil_div(model.seq_len, block_tokens));
   const model::Config sizes = model::generating(model, {.tokens = 8,
@@ -50,50 +116,23 @@ Logits logits_of(const plan::Plan& given, const model::Config& model, const Text
   comm::run_local(plan.devices(), [&](comm::Communicator& world) {
     Settings settings;
     settings.check_memory = true;
-    Generator generator(plan, sizes, settings, world);
-    std::vector<Slab> slabs = generator.slabs();
-    initialise(slabs, model, 1, 1);
-    std::mt19937 random(seed);
-    std::vector<std::int32_t> tables(std::size_t(blocks * (num_sequences + 1)));
-    std::iota(tables.begin(), tables.end(), 0);
-    std::ranges::shuffle(tables, random);
-    const int shift = int(random() % 2);  // the place of sequence 0 among the generator's
-    std::vector<int> done(num_sequences, 0);
-    if (shares) {
-      tables[std::size_t((1 + shift) * blocks)] = tables[std::size_t(shift * blocks)];
-      done[1] = block_tokens;
-    }
-    while (std::ranges::any_of(done, [&](int d) { return d < model.seq_len; })) {
-      GeneratorPass pass{.tables = tables};
-      std::vector<GeneratorPass::Token> others;
-      std::vector<std::pair<int, int>> ends;
-      for (int s = 0; s < num_sequences; ++s) {
-        const int left = 8 - int(pass.tokens.size() + others.size());
-        const int count =
-            std::min({left, model.seq_len - done[s], int(random() % unsigned(longest)) + 1});
-        if (count <= 0 || random() % 4 == 0) continue;
-        // Keys may come in the same pass in which others read them.
-        if (shares && s == 1 && done[0] < block_tokens) continue;
-        for (int i = 0; i < count; ++i) {
-          const int place = done[s] + i;
-          (i + 1 == count ? pass.tokens : others)
-              .push_back({text.tokens[s][std::size_t(place)], s + shift, place});
-        }
-        done[s] += count;
-        ends.emplace_back(s, done[s] - 1);
-      }
-      pass.wanted = int(ends.size());
-      pass.tokens.insert(pass.tokens.end(), others.begin(), others.end());
-      const std::span<const float> logits = generator.run(pass);
-      const bool samples = generator.copy().rank() == generator.sampler();
-      EXPECT_EQ(logits.size(), samples ? ends.size() * std::size_t(model.vocab_size) : 0);
-      if (!samples || generator.copy_index() != 0) continue;
-      for (std::size_t i = 0; i < ends.size(); ++i) {
-        const auto own =
-            logits.subspan(i * std::size_t(model.vocab_size), std::size_t(model.vocab_size));
-        found[ends[i]].assign(own.begin(), own.end());
-      }
-    }
+    const auto by_copy = [&](const plan::Plan& one) {
+      return world.split(0, ranks_by_copy(one)[std::size_t(world.rank())]);
+    };
+    const auto make = [&](const plan::Plan& one, comm::Communicator& ranks) {
+      auto made = std::make_unique<Generator>(one, sizes, settings, ranks);
+      std::vector<Slab> slabs = made->slabs();
+      initialise(slabs, model, 1, 1);
+      return made;
+    };
+    Pieces pieces(model, text, longest, seed, shares);
+    if (!first) return pieces.run(*make(plan, world), model.seq_len, found);
+    const plan::Plan of_first = generating(*first);
+    const auto ranks = by_copy(plan), first_ranks = by_copy(of_first);
+    const auto generator = make(plan, *ranks), before = make(of_first, *first_ranks);
+    pieces.run(*before, model.seq_len / 2, found);
+    before->give_keys(*generator, pieces.tables());
+    pieces.run(*generator, model.seq_len, found);
   });
   return found;
 }
@@ -185,6 +224,17 @@ TEST_P(GeneratorContract, PassesEqualTheForwardOfTraining) {
   EXPECT_LT(difference(logits_of(one, model, text, 7, 4), all), of_logits);
   EXPECT_LT(difference(logits_of(plan, model, text, 1, 5), all), of_logits);
   EXPECT_LT(difference(logits_of(plan, model, text, 7, 6), all), of_logits);
+  // By two plans, one after the other.
+  const plan::Stage& like = plan.stages.front();
+  if (plan.devices() > like.dp && model.num_layers % like.tp == 0 &&
+      plan::tensor_fault(model, plan.num_stages()).empty()) {
+    const plan::Plan other = plan::equal_stages(model, like.dp, like.tp,
+                                                {.devices_per_node = like.dp * plan.num_stages(),
+                                                 .dp = like.dp,
+                                                 .tp = plan.num_stages(),
+                                                 .ep = like.ep > 1 ? plan.num_stages() : 1});
+    EXPECT_LT(difference(logits_of(plan, model, text, 7, 9, false, &other), all), of_logits);
+  }
   // Two sequences that begin alike may have a block of keys together.
   Text alike = text;
   std::copy_n(alike.tokens[0].begin(), std::min(block_tokens, model.seq_len),

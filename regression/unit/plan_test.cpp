@@ -12,8 +12,11 @@
 #include <vector>
 
 #include "base/error.hpp"
+#include "base/files.hpp"
 #include "deck/deck.hpp"
+#include "own_folder.hpp"
 #include "plan/order.hpp"
+#include "plan/phases.hpp"
 #include "refusal.hpp"
 
 namespace brume::plan {
@@ -67,6 +70,23 @@ TEST(Plan, TextComesBackExactly) {
   const Plan back = parse(text(sample()), "plan.toml");
   EXPECT_TRUE(back == sample());
   EXPECT_EQ(back.stages[0].optim_offload_ratio, 0.1 + 0.2);
+}
+
+// A file with two plans names each; with one plan it is that plan's.
+TEST(Plan, PhasesHaveOneFile) {
+  const test::OwnFolder folder;
+  const auto back = [&](const std::string& written) {
+    write_file(folder / "plan.toml", written);
+    return load_phases(folder / "plan.toml");
+  };
+  PhasePlans plans{.answers = sample()};
+  EXPECT_FALSE(back(text(plans)).prompts);
+  EXPECT_TRUE(back(text(plans)).answers == sample());
+  plans.prompts = sample();
+  plans.prompts->stages[1].tp = 1;
+  EXPECT_TRUE(back(text(plans)).answers == sample());
+  EXPECT_TRUE(back(text(plans)).prompts == plans.prompts);
+  EXPECT_THROW(back("[prompts]\nglobal_batch = 1\n"), Error);
 }
 
 // Plans that use no disk say nothing of it.

@@ -12,6 +12,7 @@
 #include "comm/agree.hpp"
 #include "device/device.hpp"
 #include "device/memory.hpp"
+#include "engine/key_moves.hpp"
 #include "inference.hpp"
 #include "interop/hugging_face.hpp"
 #include "kernels/narrow.hpp"
@@ -87,14 +88,25 @@ std::string Answering::fingerprint(std::string_view question,
   return fmt::format("{:016x}", hash.value());
 }
 
-void Answering::with_generator(const std::function<void(engine::Generator&)>& use) {
+void Answering::with_generators(const std::function<void(const PhaseGenerators&)>& use) {
   const int threads = device::threads_per_rank(session_.ranks_per_node());
   const kernels::Runtime runtime(threads);
-  engine::Generator generator(plan_.plan, plan_.model, inference_settings(session_, deck_, threads),
-                              job_);
-  load_weights({options_.weights, checkpoint_}, model_, generator.slabs(), job_);
-  if (adapter_) load_adapter(*adapter_, generator.slabs(), job_);
-  use(generator);
+  const auto make = [&](const plan::Plan& plan, comm::Communicator& ranks) {
+    auto made = std::make_unique<engine::Generator>(
+        plan, plan_.model, inference_settings(session_, deck_, threads), ranks);
+    load_weights({options_.weights, checkpoint_}, model_, made->slabs(), job_);
+    if (adapter_) load_adapter(*adapter_, made->slabs(), job_);
+    return made;
+  };
+  if (!plan_.prompts) return use({*make(plan_.plan, job_)});
+  // The ranks of a copy are the same ones by both plans, in the same order.
+  const auto by_copy = [&](const plan::Plan& plan) {
+    return job_.split(0, engine::ranks_by_copy(plan)[std::size_t(job_.rank())]);
+  };
+  const auto answer_ranks = by_copy(plan_.plan), prompt_ranks = by_copy(*plan_.prompts);
+  const auto answers = make(plan_.plan, *answer_ranks),
+             prompts = make(*plan_.prompts, *prompt_ranks);
+  use({*answers, prompts.get()});
 }
 
 /// Memory that a rank may take, the least of all ranks' [bytes].

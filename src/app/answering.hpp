@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "answers.hpp"
 #include "comm/communicator.hpp"
 #include "comm/session.hpp"
 #include "deck/deck.hpp"
@@ -47,7 +48,7 @@ class Answering {
   const GenerationPlan& plan() const { return plan_; }
 
   /// Loads the weights and calls `use`. Collective. @throws AgreedError(input)
-  void with_generator(const std::function<void(engine::Generator&)>& use);
+  void with_generators(const std::function<void(const PhaseGenerators&)>& use);
 
  private:
   void read_deck();

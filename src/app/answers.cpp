@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <utility>
@@ -17,32 +18,39 @@ constexpr int passes_of_round = 16;  ///< after which ranks exchange answers and
 /// The rounds of one call of answer().
 class Rounds {
  public:
-  Rounds(engine::Generator& generator, const GenerationPlan& plan, const Questions& questions,
+  Rounds(const PhaseGenerators& generators, const GenerationPlan& plan, const Questions& questions,
          const std::vector<Asked>& asked, const AnswerCalls& calls, comm::Communicator& job)
-      : generator_(generator),
+      : generator_(generators.answers),
+        prompts_(generators.prompts),
         seq_len_(plan.model.seq_len),
         copies_(plan.copies()),
         questions_(questions),
         asked_(asked),
         calls_(calls),
         job_(job),
-        scheduler_(plan.model.generation, plan.model.blocks_per_sequence()) {}
+        scheduler_(plan.model.generation, plan.model.blocks_per_sequence(),
+                   prompts_ ? generation::Phases::apart : generation::Phases::together) {}
 
   AnswerSums run() {
     for (;;) {
       const std::optional<std::int64_t> open = hand_out();
       if (!open || (*open == 0 && handed_out_ == std::ssize(asked_))) break;
-      for (int pass = 0; pass < passes_of_round && scheduler_.open() > 0; ++pass) make_pass();
+      // A round does not end within a phase of prompts, whose stages do not wait for each other.
+      for (int pass = 0;
+           (pass < passes_of_round || scheduler_.in_prompts()) && scheduler_.open() > 0; ++pass)
+        make_pass();
       const std::vector<std::string> texts = job_.gather_at(std::exchange(texts_, {}), 0);
       comm::together(job_, [&] {
         for (const std::string& some : texts) calls_.take(some);
       });
     }
-    std::array<double, 4> sums{double(made_), double(computed_), double(scheduler_.preemptions()),
-                               double(scheduler_.shared_tokens())};
+    std::array<double, 5> sums{double(made_), double(computed_), double(scheduler_.preemptions()),
+                               double(scheduler_.shared_tokens()), double(changes_)};
     if (generator_.copy().rank() != 0) sums = {};
     job_.all_reduce(sums, comm::Reduction::sum);
-    return {sums[0], sums[1], sums[2], sums[3]};
+    std::array<double, 1> most{changes_s_};
+    job_.all_reduce(most, comm::Reduction::max);
+    return {sums[0], sums[1], sums[2], sums[3], sums[4], most[0]};
   }
 
  private:
@@ -50,9 +58,10 @@ class Rounds {
   /// @return sequences that are open; none if any rank stops
   std::optional<std::int64_t> hand_out() {
     const int own = generator_.copy_index();
-    std::vector<double> room(std::size_t(copies_) + 2);
+    std::vector<double> room(std::size_t(copies_) + 3);
     room[std::size_t(own)] = scheduler_.room();
     room[std::size_t(copies_)] = scheduler_.open();
+    room[std::size_t(copies_) + 1] = scheduler_.wants_prompts() ? 1.0 : 0.0;
     room.back() = calls_.stops && calls_.stops() ? 1.0 : 0.0;
     job_.all_reduce(room, comm::Reduction::max);
     if (room.back() > 0.0) return std::nullopt;
@@ -69,6 +78,8 @@ class Rounds {
         ++handed_out_;
       }
     }
+    // Copies compute prompts at the same time, because they wait for each other after each round.
+    if (room[std::size_t(copies_) + 1] > 0.0) scheduler_.begin_prompts();
     return open;
   }
 
@@ -91,9 +102,28 @@ class Rounds {
       return Draw{settings_of(asked).sampling,
                   (std::uint64_t(asked.prompt) << 32) + std::uint64_t(asked.sample)};
     };
+    if (pass.prompts && pass.tokens.tokens.empty()) return end_prompts(pass.filled);
     const std::vector<generation::Choice> chosen =
-        choose(generator_, pass, scheduler_, draw_of, questions_.tolerant);
+        choose(pass.prompts ? *prompts_ : generator_, pass, scheduler_, draw_of,
+               questions_.tolerant, pass.prompts);
+    if (pass.prompts) {
+      wanted_.insert(wanted_.end(), pass.wanted.begin(), pass.wanted.end());
+      first_.insert(first_.end(), chosen.begin(), chosen.end());
+      return;
+    }
     for (std::size_t i = 0; i < chosen.size(); ++i) go_on(pass.wanted[i], chosen[i]);
+  }
+
+  /// Moves the keys of a phase of prompts to the plan of answers, and adds the tokens that follow
+  /// from them. Collective over the copy.
+  void end_prompts(const std::vector<std::int32_t>& blocks) {
+    prompts_->copy().broadcast(std::as_writable_bytes(std::span(first_)), prompts_->sampler());
+    const auto start = std::chrono::steady_clock::now();
+    prompts_->give_keys(generator_, blocks);
+    changes_s_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    ++changes_;
+    for (std::size_t i = 0; i < first_.size(); ++i) go_on(wanted_[i], first_[i]);
+    wanted_.clear(), first_.clear();
   }
 
   /// Adds a token to its answer, which may end by it.
@@ -123,6 +153,7 @@ class Rounds {
   }
 
   engine::Generator& generator_;
+  engine::Generator* prompts_;  ///< null: passes compute prompts and next tokens
   int seq_len_;
   int copies_;
   const Questions& questions_;
@@ -132,8 +163,12 @@ class Rounds {
   generation::Scheduler scheduler_;
   std::map<std::int64_t, OpenAnswer> open_;  ///< by place in asked_
   std::int64_t handed_out_ = 0;
-  std::string texts_;                     ///< that this copy has for rank 0
-  std::int64_t made_ = 0, computed_ = 0;  ///< tokens
+  std::string texts_;                      ///< that this copy has for rank 0
+  std::vector<std::int64_t> wanted_;       ///< sequences of this phase of prompts, by their ids
+  std::vector<generation::Choice> first_;  ///< their tokens, which one rank has before its end
+  std::int64_t made_ = 0, computed_ = 0;   ///< tokens
+  std::int64_t changes_ = 0;
+  double changes_s_ = 0.0;
 };
 
 }  // namespace
@@ -142,7 +177,7 @@ std::vector<generation::Choice> choose(engine::Generator& generator,
                                        const generation::Scheduler::Pass& pass,
                                        const generation::Scheduler& scheduler,
                                        const std::function<Draw(std::int64_t id)>& draw_of,
-                                       bool tolerant) {
+                                       bool tolerant, bool ahead) {
   const std::span<const float> logits = generator.run(pass.tokens);
   comm::Communicator& copy = generator.copy();
   std::vector<generation::Choice> chosen(pass.wanted.size());
@@ -157,7 +192,7 @@ std::vector<generation::Choice> choose(engine::Generator& generator,
       chosen[i].token = -1;
     }
   }
-  if (!chosen.empty())
+  if (!chosen.empty() && !ahead)
     copy.broadcast(std::as_writable_bytes(std::span(chosen)), generator.sampler());
   return chosen;
 }
@@ -188,10 +223,10 @@ std::vector<std::vector<std::int32_t>> tokens_of(
   return tokens;
 }
 
-AnswerSums answer(engine::Generator& generator, const GenerationPlan& plan,
+AnswerSums answer(const PhaseGenerators& generators, const GenerationPlan& plan,
                   const Questions& questions, const std::vector<Asked>& asked,
                   const AnswerCalls& calls, comm::Communicator& job) {
-  return Rounds(generator, plan, questions, asked, calls, job).run();
+  return Rounds(generators, plan, questions, asked, calls, job).run();
 }
 
 }  // namespace brume::app

@@ -19,6 +19,12 @@
 
 namespace brume::app {
 
+/// The generators of a rank.
+struct PhaseGenerators {
+  engine::Generator& answers;
+  engine::Generator* prompts = nullptr;  ///< of passes that compute prompts; null: the same
+};
+
 /// How the next token of a sequence is drawn.
 struct Draw {
   const generation::Sampling& how;
@@ -28,13 +34,14 @@ struct Draw {
 /// Computes a pass, and the tokens that follow from it, in the order of `pass.wanted`. Collective
 /// over the copy of the model.
 ///
+/// @param ahead     leaves the tokens on the rank that draws them: no rank waits for another one
 /// @param tolerant  a sequence whose logits are not finite gets a token below 0
 /// @throws Error(input) for such logits otherwise
 std::vector<generation::Choice> choose(engine::Generator& generator,
                                        const generation::Scheduler::Pass& pass,
                                        const generation::Scheduler& scheduler,
                                        const std::function<Draw(std::int64_t id)>& draw_of,
-                                       bool tolerant = false);
+                                       bool tolerant = false, bool ahead = false);
 
 /// The tokens of prompts. Texts of conversations are filled in. Collective.
 /// @param where_of  names a prompt in errors
@@ -81,14 +88,16 @@ struct AnswerSums {
   double made = 0.0;      ///< tokens of answers
   double computed = 0.0;  ///< tokens
   double preemptions = 0.0;
-  double shared = 0.0;  ///< tokens that were there already
+  double shared = 0.0;     ///< tokens that were there already
+  double changes = 0.0;    ///< phases of prompts of all copies
+  double changes_s = 0.0;  ///< time in which their keys changed plans, of the slowest copy
 };
 
 /// Makes all answers in rounds of passes, between which copies get more prompts and rank 0 gets
 /// answers. An answer is the same in any batch and on any ranks. Collective over `job`.
 ///
-/// @param plan  the generator's
-AnswerSums answer(engine::Generator& generator, const GenerationPlan& plan,
+/// @param plan  the generators'
+AnswerSums answer(const PhaseGenerators& generators, const GenerationPlan& plan,
                   const Questions& questions, const std::vector<Asked>& asked,
                   const AnswerCalls& calls, comm::Communicator& job);
 

@@ -90,7 +90,8 @@ class Dialogue {
         std::min<std::int64_t>(options_.context_tokens, answering_.model().seq_len);
     answering_.choose_plan(context, 1, Copies::widest);
     context_tokens_ = context;
-    answering_.with_generator([&](engine::Generator& generator) {
+    answering_.with_generators([&](const PhaseGenerators& generators) {
+      engine::Generator& generator = generators.answers;
       if (leader_) {
         const plan::Stage& stage = answering_.plan().plan.stages.front();
         log::info("up to {} tokens, tp {} on {}; /help says what else there is", context_tokens_,

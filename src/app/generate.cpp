@@ -44,7 +44,7 @@ class Generation {
     read_prompts();
     read_answers();
     choose_plan();
-    answering_.with_generator([&](engine::Generator& generator) { generate(generator); });
+    answering_.with_generators([&](const PhaseGenerators& generators) { generate(generators); });
   }
 
  private:
@@ -177,11 +177,11 @@ class Generation {
 
   // --- answers ----------------------------------------------------------------------------------
 
-  void generate(engine::Generator& generator) {
+  void generate(const PhaseGenerators& generators) {
     const auto start = Clock::now();
     Progress progress("answering", double(asked_.size()), leader_ && !streams());
     const AnswerSums sums = answer(
-        generator, answering_.plan(), {prompts_, tokens_, answering_.translator()}, asked_,
+        generators, answering_.plan(), {prompts_, tokens_, answering_.translator()}, asked_,
         {.text_of = [&](const OpenAnswer& open, const char* finish) { return line(open, finish); },
          .take =
              [&](const std::string& lines) {
@@ -198,12 +198,15 @@ class Generation {
     }
     if (!leader_ || asked_.empty()) return;
     log::info(
-        "{} tokens of answers in {}: {:.1f} tokens/s; {} tokens were computed{}{}", sums.made,
+        "{} tokens of answers in {}: {:.1f} tokens/s; {} tokens were computed{}{}{}", sums.made,
         format_seconds(seconds), sums.made / seconds, sums.computed,
         sums.shared > 0.0 ? fmt::format(", {} were there already", sums.shared) : "",
         sums.preemptions > 0.0
             ? fmt::format(", some again because the key cache was full {} times", sums.preemptions)
-            : "");
+            : "",
+        sums.changes > 0.0 ? fmt::format("; keys changed plans {} times in {}", sums.changes,
+                                         format_seconds(sums.changes_s))
+                           : "");
   }
 
   /// Shows the one answer as it grows.

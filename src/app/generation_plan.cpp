@@ -36,10 +36,16 @@ class Choice {
   }
 
   GenerationPlan run() {
-    if (!needs_.plan.empty()) {
-      const plan::Plan given = plan::load(needs_.plan);
-      require(given.devices() == ranks_, Failure::input, "{} is for {} ranks, the job has {}",
-              needs_.plan, given.devices(), ranks_);
+    if (needs_.given || !needs_.plan.empty()) {
+      const plan::PhasePlans given = needs_.given ? *needs_.given : plan::load_phases(needs_.plan);
+      for (const plan::Plan& one : each(given))
+        require(one.devices() == ranks_, Failure::input, "{} is for {} ranks, the job has {}",
+                needs_.plan, one.devices(), ranks_);
+      require(
+          !given.prompts || needs_.copies == Copies::fewest_ranks, Failure::input,
+          "{} has a plan of its own for prompts, which a conversation does not use. Name a file "
+          "with one plan.",
+          needs_.plan);
       use(given, cluster_of(nodes_, ranks_));
       return made_;
     }
@@ -48,7 +54,7 @@ class Choice {
     double least_short = std::numeric_limits<double>::infinity();
     const auto fits = [&](const plan::Plan& plan, const hardware::Cluster& cluster) {
       try {
-        use(plan, cluster);
+        use({plan}, cluster);
       } catch (const Error& error) {
         if (error.failure() != Failure::input) throw;
         refused = error;
@@ -72,7 +78,7 @@ class Choice {
     }
     if (needs_.training && fits(*needs_.training, *needs_.cluster)) return made_;
     if (widest) {  // memory seems short: this takes the least of each rank
-      use(*widest, cluster_of(nodes_, ranks_));
+      use({*widest}, cluster_of(nodes_, ranks_));
       made_.needed_bytes = least_short;
       return made_;
     }
@@ -105,23 +111,33 @@ class Choice {
                                .ep = model_.adapter.is_of_experts() ? tp : 1});
   }
 
-  /// Takes a plan, with as many blocks of the key cache as fit beside the model, or all of them
-  /// where not even one sequence has room. @throws Error(input)
-  void use(plan::Plan plan, const hardware::Cluster& cluster) {
-    made_ = {.plan = engine::generating(std::move(plan)), .model = {}, .needed_bytes = 0.0};
+  /// Takes plans, with as many blocks of the key cache as fit beside the model, or all of them
+  /// where not even one sequence has room. Both plans have weights and keys of their own.
+  /// @throws Error(input)
+  void use(const plan::PhasePlans& plans, const hardware::Cluster& cluster) {
+    made_ = {.plan = engine::generating(plans.answers)};
+    if (plans.prompts) made_.prompts = engine::generating(*plans.prompts);
+    const std::vector<plan::Plan> both = each(made_.plans());
+    require(both.front().stages[0].dp == both.back().stages[0].dp, Failure::input,
+            "plans for prompts and answers must have as many copies of the model, found {} and {}",
+            both.back().stages[0].dp, both.front().stages[0].dp);
     int tp = 1;
-    for (const plan::Stage& stage : made_.plan.stages) tp = std::lcm(tp, stage.tp);
+    for (const plan::Plan& one : both)
+      for (const plan::Stage& stage : one.stages) tp = std::lcm(tp, stage.tp);
     made_.model = sized(tp, 0);
-    plan::check(made_.plan, made_.model, cluster);
+    for (const plan::Plan& one : both) plan::check(one, made_.model, cluster);
     const model::Config all = made_.model, least = sized(tp, all.blocks_per_sequence());
     double bytes = needs_.memory_bytes, block_bytes = 0.0;
-    for (const plan::Stage& stage : made_.plan.stages)
-      block_bytes = std::max(block_bytes, key_bytes(stage, all) / all.generation.blocks);
-    for (int stage = 0; stage < made_.plan.num_stages(); ++stage) {
-      const schedule::Arenas needed =
-          engine::generator_bytes(made_.plan, least, plan::first_rank(made_.plan, stage));
-      bytes = std::min(bytes,
-                       needs_.memory_bytes - double(needed[std::size_t(schedule::Tier::device)]));
+    for (const plan::Plan& one : both) {
+      double most_needed = 0.0, most_of_block = 0.0;
+      for (int stage = 0; stage < one.num_stages(); ++stage) {
+        const schedule::Arenas needed =
+            engine::generator_bytes(one, least, plan::first_rank(one, stage));
+        most_needed = std::max(most_needed, double(needed[std::size_t(schedule::Tier::device)]));
+        most_of_block = std::max(
+            most_of_block, key_bytes(one.stages[std::size_t(stage)], all) / all.generation.blocks);
+      }
+      bytes -= most_needed, block_bytes += most_of_block;
     }
     if (bytes < 0.0) {
       made_.needed_bytes = -bytes;
@@ -154,13 +170,20 @@ std::vector<int> copy_widths(const hardware::NodeGroup& nodes, const deck::Searc
   return widths;
 }
 
-double GenerationPlan::cache_bytes() const { return key_bytes(plan.stages.front(), model); }
+double GenerationPlan::cache_bytes() const {
+  double bytes = 0.0;
+  for (const plan::Plan& one : each(plans())) bytes += key_bytes(one.stages.front(), model);
+  return bytes;
+}
 
 std::string GenerationPlan::text() const {
-  return fmt::format("{} of the model, tp {}{}",
-                     copies() == 1 ? "1 copy" : fmt::format("{} copies", copies()),
-                     plan.stages.front().tp,
-                     plan.num_stages() > 1 ? fmt::format(", {} stages", plan.num_stages()) : "");
+  const auto of = [](const plan::Plan& one) {
+    return fmt::format("tp {}{}", one.stages.front().tp,
+                       one.num_stages() > 1 ? fmt::format(", {} stages", one.num_stages()) : "");
+  };
+  return fmt::format(
+      "{} of the model, {}", copies() == 1 ? "1 copy" : fmt::format("{} copies", copies()),
+      prompts ? fmt::format("prompts by {}, answers by {}", of(*prompts), of(plan)) : of(plan));
 }
 
 GenerationPlan choose_generation_plan(const model::Config& model, const GenerationNeeds& needs,

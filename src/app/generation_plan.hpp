@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,7 +10,7 @@
 #include "device/device.hpp"
 #include "hardware/cluster.hpp"
 #include "model/model.hpp"
-#include "plan/plan.hpp"
+#include "plan/phases.hpp"
 
 namespace brume::app {
 
@@ -35,9 +36,10 @@ struct GenerationNeeds {
   double memory_bytes;     ///< that each rank may use
   double cache_gib = 0.0;  ///< most memory of a rank for keys; 0: what is left
   Copies copies = Copies::fewest_ranks;
-  int tp = 0;                            ///< 0: as `copies` says
-  bool on_device = device::on_device();  ///< passes are longer there
-  std::string plan = {};                 ///< file; empty: copies over all ranks
+  int tp = 0;                               ///< 0: as `copies` says
+  bool on_device = device::on_device();     ///< passes are longer there
+  std::string plan = {};                    ///< file; empty: copies over all ranks
+  const plan::PhasePlans* given = nullptr;  ///< in place of a file; null: none
   /// A plan for these ranks that is tried last, and its cluster; null: none.
   const plan::Plan* training = nullptr;
   const hardware::Cluster* cluster = nullptr;
@@ -45,11 +47,13 @@ struct GenerationNeeds {
 
 struct GenerationPlan {
   plan::Plan plan{};
-  model::Config model{};      ///< as it generates
-  double needed_bytes = 0.0;  ///< beyond the memory that a rank may use; 0: it fits
+  std::optional<plan::Plan> prompts{};  ///< of passes that compute prompts; none: the same
+  model::Config model{};                ///< as it generates
+  double needed_bytes = 0.0;            ///< beyond the memory that a rank may use; 0: it fits
 
   int copies() const { return plan.stages.front().data_ranks(); }  ///< of the model
-  double cache_bytes() const;                                      ///< of a rank of the first stage
+  double cache_bytes() const;  ///< of a rank of the first stage, by both plans
+  plan::PhasePlans plans() const { return {plan, prompts}; }
   std::string text() const;  ///< "2 copies of the model, tp 2, 2 stages"
 };
 

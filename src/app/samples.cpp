@@ -111,7 +111,7 @@ std::vector<io::SampleRow> Samples::answer(engine::Engine& engine, int threads,
                       .tokens = object.at("tokens")});
     }
   };
-  app::answer(generator, plan_, {asked.prompts, asked.tokens, asked.translator, true}, all,
+  app::answer({generator}, plan_, {asked.prompts, asked.tokens, asked.translator, true}, all,
               {.text_of = text_of, .take = take, .stops = stops}, crew_);
   std::ranges::sort(rows, {}, &io::SampleRow::index);
   return rows;

@@ -9,6 +9,7 @@
 
 #include "base/error.hpp"
 #include "device/device.hpp"
+#include "engine/key_moves.hpp"
 #include "executor.hpp"
 #include "job.hpp"
 #include "schedule/compile.hpp"
@@ -42,40 +43,6 @@ void join_parts(std::span<const float> parts, int rows, int ranks, std::int64_t 
 }
 
 }  // namespace
-
-std::vector<int> pass_lengths(const plan::Plan& plan, int longest) {
-  int step = 1;
-  for (const plan::Stage& stage : plan.stages) step = std::lcm(step, stage.tp);
-  std::vector<int> all{step};
-  while (all.back() < longest) all.push_back(2 * all.back());
-  return all;
-}
-
-plan::Plan generating(plan::Plan plan) {
-  require(plan.order.chunks == 1, Failure::input,
-          "generation needs stages with devices of their own, the plan has {} stages on each",
-          plan.order.chunks);
-  const int copies = plan.stages.front().data_ranks();
-  for (plan::Stage& stage : plan.stages) {
-    require(stage.data_ranks() == copies, Failure::input,
-            "generation needs as many data-parallel ranks in each stage, the plan has {} and {}",
-            copies, stage.data_ranks());
-    const plan::Stage given = stage;
-    stage = {.first_layer = given.first_layer,
-             .layers = given.layers,
-             .nodes = given.nodes,
-             .devices_per_node = given.devices_per_node,
-             .dp = copies,
-             .tp = given.tp,
-             .ep = std::min(given.ep, given.tp),  // data-parallel ranks do not wait for each other
-             .weight_offload_ratio = given.weight_offload_ratio,
-             .group = given.group};
-  }
-  plan.global_batch = copies;
-  plan.microbatches = 1;
-  plan.order = {};
-  return plan;
-}
 
 schedule::Arenas generator_bytes(const plan::Plan& plan, const model::Config& model, int rank) {
   schedule::Arenas bytes{};
@@ -166,6 +133,53 @@ struct Generator::Impl {
     put(length.program, "tables", pass.tables);
   }
 
+  /// Copies keys and values of a move from the cache to a message, or back.
+  /// @return the end of its part of the message
+  std::byte* copy_keys(const KeyMove& move, std::span<const std::int32_t> blocks, std::byte* part,
+                       bool gives) const {
+    const KeyHeads heads(plan.stages[std::size_t(place.stage)], place.at[model::Axis::tp], model);
+    const auto cache = std::ranges::find_if(all.back().program.buffers, [&](const Buffer& b) {
+      return b.content == schedule::Content::cache && b.block == move.layer + 1;
+    });
+    const std::int64_t bytes = heads.block_bytes * move.heads;
+    for (const std::int32_t block : blocks)
+      for (const bool values : {false, true}) {
+        const std::int64_t head =
+            (std::int64_t{block} * 2 + int(values)) * heads.count + move.head - heads.first;
+        std::byte* const kept = arena.at(*cache) + head * heads.block_bytes;
+        device::copy_now(gives ? part : kept, gives ? kept : part, bytes);
+        part += bytes;
+      }
+    return part;
+  }
+
+  /// Makes moves of keys between this generator and another one. Collective over `copy`.
+  void exchange(const Impl& to, std::span<const KeyMove> moves,
+                std::span<const std::int32_t> blocks) const {
+    const auto ranks = std::size_t(copy->size());
+    const auto bytes = std::size_t(2 * KeyHeads(plan.stages[0], 0, model).block_bytes);
+    std::vector<std::size_t> out_bytes(ranks), in_bytes(ranks);
+    for (const KeyMove& move : moves) {
+      const std::size_t some = bytes * std::size_t(move.heads) * blocks.size();
+      if (move.from == copy->rank()) out_bytes[std::size_t(move.to)] += some;
+      if (move.to == copy->rank()) in_bytes[std::size_t(move.from)] += some;
+    }
+    const auto sum = [](const std::vector<std::size_t>& parts) {
+      return std::accumulate(parts.begin(), parts.end(), std::size_t{0});
+    };
+    std::vector<std::byte> out(sum(out_bytes)), in(sum(in_bytes));
+    std::byte *sent = out.data(), *got = in.data();
+    for (int peer = 0; peer < copy->size(); ++peer)
+      for (const KeyMove& move : moves)
+        if (move.from == copy->rank() && move.to == peer)
+          sent = copy_keys(move, blocks, sent, true);
+    copy->all_to_all(out, out_bytes, in, in_bytes);
+    for (int peer = 0; peer < copy->size(); ++peer)
+      for (const KeyMove& move : moves)
+        if (move.to == copy->rank() && move.from == peer)
+          got = to.copy_keys(move, blocks, got, false);
+  }
+
   std::span<const float> take_logits(const Program& program, int wanted) {
     if (!is_last() || wanted == 0) return {};
     const auto buffer =
@@ -219,6 +233,20 @@ comm::Communicator& Generator::copy() { return *impl_->copy; }
 int Generator::copy_index() const { return impl_->place.index(model::data_axes); }
 int Generator::sampler() const {
   return impl_->copy->size() - impl_->plan.stages.back().tp;  // stages own ranks in their order
+}
+
+void Generator::give_keys(Generator& to, std::span<const std::int32_t> blocks) {
+  constexpr double most_bytes = 1 << 26;  // that a rank has of a message
+  const Impl& from = *impl_;
+  require(from.copy->rank() == to.copy().rank() && from.copy->size() == to.copy().size(),
+          Failure::bug, "two plans have other orders of the ranks of a copy");
+  const double block_bytes = model::cache_bytes(from.model).evaluate({{"tp", 1.0}}) /
+                             from.model.generation.blocks * from.plan.num_stages();
+  const auto at_once = std::size_t(std::max(1.0, most_bytes / block_bytes));
+  for (const std::vector<KeyMove>& moves : key_rounds(from.plan, to.impl_->plan, from.model))
+    for (std::size_t first = 0; first < blocks.size(); first += at_once)
+      from.exchange(*to.impl_, moves,
+                    blocks.subspan(first, std::min(at_once, blocks.size() - first)));
 }
 
 std::span<const float> Generator::run(const GeneratorPass& pass) {

@@ -9,11 +9,12 @@
 
 namespace brume::generation {
 
-Scheduler::Scheduler(const model::Generation& sizes, int blocks_per_sequence)
+Scheduler::Scheduler(const model::Generation& sizes, int blocks_per_sequence, Phases phases)
     : sizes_(sizes),
       blocks_per_sequence_(blocks_per_sequence),
       blocks_(std::make_unique<KeyBlocks>(sizes.blocks)),
-      tables_(std::size_t(sizes.sequences) * std::size_t(blocks_per_sequence)) {
+      tables_(std::size_t(sizes.sequences) * std::size_t(blocks_per_sequence)),
+      phases_(phases) {
   require(sizes.blocks >= blocks_per_sequence, Failure::input,
           "a key cache of {} has no room for one sequence of {} tokens",
           counted(sizes.blocks, "block"), blocks_per_sequence * sizes.block_tokens);
@@ -64,6 +65,7 @@ void Scheduler::release(Sequence& sequence) {
   sequence.blocks.clear();
   sequence.slot = -1;
   sequence.computed = 0;
+  sequence.answers = false;
   sequence.prefix = KeyBlocks::nothing;
 }
 
@@ -116,15 +118,43 @@ void Scheduler::add_piece(Sequence& sequence, int count, Pass& pass,
   }
   const int first = sequence.computed / sizes_.block_tokens;
   sequence.computed += count;
-  for (int block = first; block < sequence.computed / sizes_.block_tokens; ++block)
-    sequence.prefix = blocks_->fill(sequence.blocks[std::size_t(block)], sequence.prefix,
-                                    tokens_of_block(sequence, block));
+  if (!sequence.answers)  // of phases apart, only prompts have their keys in the prompts' cache
+    for (int block = first; block < sequence.computed / sizes_.block_tokens; ++block)
+      sequence.prefix = blocks_->fill(sequence.blocks[std::size_t(block)], sequence.prefix,
+                                      tokens_of_block(sequence, block));
   if (wanted) pass.wanted.push_back(sequence.id);
 }
 
-Scheduler::Pass Scheduler::next() {
-  Pass pass;
-  std::vector<engine::GeneratorPass::Token> others;
+bool Scheduler::wants_prompts() const {
+  return phases_ == Phases::apart && !waiting_.empty() &&
+         2 * std::ssize(free_slots_) >= sizes_.sequences &&
+         2 * blocks_->available() >= sizes_.blocks;
+}
+
+/// Pieces of prompts, whose sequences get room for all of their tokens as they begin.
+void Scheduler::add_prompts(Pass& pass, std::vector<engine::GeneratorPass::Token>& others) {
+  int left = sizes_.tokens;
+  const auto take = [&](Sequence& sequence) {
+    if (left == 0 || sequence.answers) return;
+    const int count = std::min(sequence.left(), left);
+    const int first = sequence.computed / sizes_.block_tokens;
+    add_piece(sequence, count, pass, others);
+    left -= count;
+    for (int block = first; block * sizes_.block_tokens < sequence.computed; ++block)
+      filled_.push_back(sequence.blocks[std::size_t(block)]);
+    sequence.answers = sequence.left() == 0;
+  };
+  for (Sequence& sequence : running_) take(sequence);
+  while (left > 0 && begin_next()) {
+    Sequence& newest = running_.back();
+    require(reserve(newest, int(std::ssize(newest.tokens))), Failure::bug,
+            "a prompt has no room for its keys");
+    take(newest);
+  }
+}
+
+/// The next tokens of running sequences, and where phases are together pieces of prompts.
+void Scheduler::add_tokens(Pass& pass, std::vector<engine::GeneratorPass::Token>& others) {
   int left = sizes_.tokens;
   const auto take = [&](std::list<Sequence>::iterator at, bool decodes) {
     if (left == 0 || at->left() == 0 || (at->left() == 1) != decodes) return;
@@ -147,6 +177,7 @@ Scheduler::Pass Scheduler::next() {
   // Next tokens first, so that prompts of others keep nobody waiting.
   for (const bool decodes : {true, false})
     for (auto at = running_.begin(); at != running_.end(); ++at) take(at, decodes);
+  if (phases_ == Phases::apart) return;
   while (left > 0 && begin_next()) {
     const auto newest = std::prev(running_.end());
     if (!reserve(*newest, newest->computed + std::min(newest->left(), left))) {
@@ -155,10 +186,36 @@ Scheduler::Pass Scheduler::next() {
     }
     take(newest, newest->left() == 1);
   }
+}
+
+Scheduler::Pass Scheduler::made(Pass pass,
+                                const std::vector<engine::GeneratorPass::Token>& others) const {
   pass.tokens.wanted = int(pass.wanted.size());
   pass.tokens.tokens.insert(pass.tokens.tokens.end(), others.begin(), others.end());
   pass.tokens.tables = tables_;
   return pass;
+}
+
+Scheduler::Pass Scheduler::next() {
+  Pass pass;
+  std::vector<engine::GeneratorPass::Token> others;
+  if (phases_ == Phases::apart && (in_prompts_ || running_.empty())) {
+    pass.prompts = true;
+    in_prompts_ = true;
+    add_prompts(pass, others);
+    pass = made(std::move(pass), others);
+    if (!pass.tokens.tokens.empty()) return pass;
+    in_prompts_ = false;
+    if (!filled_.empty()) {
+      std::ranges::sort(filled_);
+      filled_.erase(std::ranges::unique(filled_).begin(), filled_.end());
+      pass.filled = std::exchange(filled_, {});
+      return pass;
+    }
+    pass.prompts = false;  // nothing had room
+  }
+  add_tokens(pass, others);
+  return made(std::move(pass), others);
 }
 
 void Scheduler::append(std::int64_t id, std::int32_t token) {
