@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/error.hpp"
-#include "base/numbers.hpp"
+#include "base/text.hpp"
 #include "block_parameters.hpp"
 #include "heads.hpp"
 

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/numbers.hpp"
+#include "base/text.hpp"
 #include "engine/kernel_calls.hpp"
 #include "passes.hpp"
 
