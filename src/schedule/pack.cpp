@@ -10,6 +10,7 @@
 
 #include "skyline.hpp"
 #include "spread.hpp"
+#include "taken.hpp"
 
 namespace brume::schedule {
 namespace {
@@ -38,16 +39,6 @@ class Packer {
   void climb();
 
  private:
-  /// The bytes that parcels took, and when, by rising begin.
-  struct Taken {
-    std::vector<std::int64_t> begin, end;
-    std::vector<int> first_task, last_task;
-
-    void clear();
-    void add(std::int64_t offset, const Parcel& parcel);
-    std::int64_t first_free(const Parcel& parcel, std::int64_t& steps) const;
-  };
-
   const Parcel& at(int id) const { return parcels_[id]; }
   std::int64_t end(int id) const { return offset_[id] + at(id).bytes; }
   std::span<const int> neighbours(int id) const {
@@ -90,9 +81,8 @@ Packer::Packer(std::span<const Parcel> parcels, std::int64_t beside_bytes, const
     live[std::size_t(p.last_task) + 1] -= p.bytes;
   }
   std::partial_sum(live.begin(), live.end(), live.begin());
-  for (const Parcel& p : parcels)
-    crowd_.push_back(
-        *std::max_element(live.begin() + p.first_task, live.begin() + p.last_task + 1));
+  const Largest largest(live);
+  for (const Parcel& p : parcels) crowd_.push_back(largest.within(p.first_task, p.last_task));
   const std::int64_t live_bytes = *std::ranges::max_element(live);
   good_end_ =
       live_bytes + std::max(worth_bytes, std::int64_t(0.005 * double(live_bytes + beside_bytes)));
@@ -135,39 +125,6 @@ void Packer::find_neighbours() {
     meets_[next[id]++] = int(other);
     meets_[next[other]++] = int(id);
   });
-}
-
-void Packer::Taken::clear() {
-  begin.clear(), end.clear();
-  first_task.clear(), last_task.clear();
-}
-
-void Packer::Taken::add(std::int64_t offset, const Parcel& parcel) {
-  const auto at = std::ranges::upper_bound(begin, offset) - begin.begin();
-  begin.insert(begin.begin() + at, offset);
-  end.insert(end.begin() + at, offset + parcel.bytes);
-  first_task.insert(first_task.begin() + at, parcel.first_task);
-  last_task.insert(last_task.begin() + at, parcel.last_task);
-}
-
-/// The lowest offset that is free during a parcel's whole life.
-std::int64_t Packer::Taken::first_free(const Parcel& parcel, std::int64_t& steps) const {
-  constexpr std::size_t together = 16;  // where all of them begin low enough, side by side
-  std::int64_t free = 0;
-  const auto end_of = [&](std::size_t i) {
-    const bool meets = first_task[i] <= parcel.last_task && parcel.first_task <= last_task[i];
-    return meets ? end[i] : 0;
-  };
-  std::size_t i = 0;
-  for (; i + together <= begin.size() && begin[i + together - 1] < free + parcel.bytes;
-       i += together) {
-    std::int64_t top = 0;
-    for (std::size_t k = 0; k < together; ++k) top = std::max(top, end_of(i + k));
-    free = std::max(free, top);
-  }
-  for (; i < begin.size() && begin[i] < free + parcel.bytes; ++i) free = std::max(free, end_of(i));
-  steps += std::int64_t(i);
-  return free;
 }
 
 /// The same, from those alone that it meets.

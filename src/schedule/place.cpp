@@ -219,10 +219,11 @@ void link(Program& program, bool overlap) {
   std::vector<Clock> done(program.tasks.size());  ///< what is done once the task is done
   Clock last{};                                   ///< last task of each channel so far
   last.fill(-1);
+  std::vector<int> needed;
   for (std::size_t id = 0; id < program.tasks.size(); ++id) {
     Task& task = program.tasks[id];
     const auto mine = std::size_t(task.channel);
-    std::vector<int> needed;
+    needed.clear();
     for (const Operand& operand : task.operands) {
       const Buffer& buffer = program.buffer(operand);
       const auto [first, end] = touched_bytes(buffer, operand, int(id));

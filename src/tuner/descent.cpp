@@ -11,6 +11,7 @@ namespace {
 constexpr int most_given = 3;           ///< layers
 constexpr std::size_t most_timed = 32;  ///< neighbours of an assignment, those of the least bounds
 constexpr int most_steps = 16, most_in_vain = 4;
+constexpr double bound_error = 0.002;  ///< most by which a bound may exceed a prediction
 constexpr int most_far = 1;  ///< steps without gain, while the fastest known plan is faster
 
 struct ByKey {
@@ -106,18 +107,27 @@ std::vector<Timed> descend(const Pipeline& pipeline, const TimeOf& time, std::ve
   keep_fastest(from, width);
   double fastest_s = from.empty() ? infinity : from[0].seconds;
   if (fastest_s >= known_s) keep_fastest(from, 1);
+  // The slowest of the neighbours that a step would keep: none whose bound is higher replaces it.
+  const auto slowest_kept_s = [&](std::vector<double>& seconds) {
+    if (seconds.size() < width) return infinity;
+    std::ranges::nth_element(seconds, seconds.begin() + std::ptrdiff_t(width) - 1);
+    return seconds[width - 1];
+  };
   std::vector<Timed> best;
   for (int step = 0, in_vain = 0; step < most_steps; ++step) {
     if (in_vain == (fastest_s < known_s ? most_in_vain : most_far)) break;
     std::vector<Timed> next;
+    std::vector<double> seconds;  // of these
     for (const Timed& assignment : from) {
       if (pipeline.deadline.left_s() <= 0.0) return best;
       std::size_t timed = 0;
       for (const Assignment& beside : Neighbours(pipeline, assignment.stages, fastest_s).take()) {
         if (timed == most_timed) break;
         if (!seen.insert(beside.stages).second) continue;
-        next.push_back({beside.stages, time(beside.stages)});
         ++timed;
+        if (beside.least_s * (1.0 - bound_error) > slowest_kept_s(seconds)) continue;
+        next.push_back({beside.stages, time(beside.stages)});
+        seconds.push_back(next.back().seconds);
       }
     }
     if (next.empty()) break;
