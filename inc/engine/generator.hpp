@@ -63,8 +63,8 @@ class Generator {
   int copy_index() const;  ///< number of this rank's copy
   int sampler() const;     ///< the rank of copy() that gets logits
 
-  /// Gives the keys in some blocks of the cache to the same ranks' generator of another plan, in
-  /// the same blocks there. Collective over copy(), whose order of ranks both must share.
+  /// Gives the keys in the first blocks of the cache to the same ranks' generator of another plan,
+  /// in these blocks there. Collective over copy(), whose order of ranks both must share.
   void give_keys(Generator& to, std::span<const std::int32_t> blocks);
 
   /// Runs a pass. Collective over copy().

@@ -67,11 +67,13 @@ class PassTimes {
 class PromptTimes {
  public:
   /// @param prompts  of the plan of prompts
+  /// @param blocks   of the prompts' cache
   /// @param from, to plans of one copy: of prompts, and of next tokens
-  PromptTimes(const PassTimes& prompts, const plan::Plan& from, const plan::Plan& to,
+  PromptTimes(const PassTimes& prompts, int blocks, const plan::Plan& from, const plan::Plan& to,
               const model::Config& model, const hardware::Machine& machine);
 
   const PassTimes& passes() const { return prompts_; }
+  int blocks() const { return blocks_; }
   double change_s(std::size_t blocks) const;
   double block_bytes() const {
     return block_bytes_;
@@ -79,6 +81,7 @@ class PromptTimes {
 
  private:
   const PassTimes& prompts_;
+  int blocks_;
   const hardware::Profile& profile_;
   int ranks_;
   double block_bytes_;

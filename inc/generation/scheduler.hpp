@@ -14,12 +14,6 @@ namespace brume::generation {
 
 class KeyBlocks;
 
-/// Whether prompts and next tokens are computed in the same passes.
-enum class Phases {
-  together,
-  apart  ///< prompts as long as more sequences have room, then next tokens, and so on
-};
-
 /// Sequences that are computed together. New ones begin as soon as there is room (continuous
 /// batching); a prompt is computed in pieces, together with the next tokens of others, so that no
 /// pass is longer than the longest one. Sequences take blocks of the key cache as they grow. When
@@ -27,17 +21,18 @@ enum class Phases {
 /// token is lost. Keys of tokens with which a sequence before it began too, in whole blocks, are
 /// not computed again while the cache has them.
 ///
-/// Phases apart may have caches and plans of their own. What a phase of prompts computed is needed
-/// by the others at its end only, and keys of next tokens are never shared.
+/// If prompts have a cache of their own, phases of prompts and of next tokens take turns. A phase
+/// of prompts fills that cache; at its end all keys go to the other one. Another one follows as
+/// long as more sequences have room. Prompts of a phase share keys.
 ///
 /// Deterministic: ranks that are told the same do the same.
 class Scheduler {
  public:
   /// @param sizes               the generator's
   /// @param blocks_per_sequence Config::blocks_per_sequence()
-  /// @throws Error(input) when the longest sequence does not fit in the cache
-  Scheduler(const model::Generation& sizes, int blocks_per_sequence,
-            Phases phases = Phases::together);
+  /// @param prompt_blocks       of a cache for prompts; 0: one cache and no phases
+  /// @throws Error(input) when the longest sequence does not fit in a cache
+  Scheduler(const model::Generation& sizes, int blocks_per_sequence, int prompt_blocks = 0);
   ~Scheduler();
 
   /// @param id      the caller's number for the sequence, any but one that is open
@@ -51,7 +46,8 @@ class Scheduler {
     std::vector<std::int64_t> wanted = {};  ///< ids of the sequences that get logits, in order
     /// Whether it belongs to a phase of prompts, at whose end wanted sequences continue.
     bool prompts = false;
-    std::vector<std::int32_t> filled = {};  ///< blocks whose keys the phase computed, at its end
+    /// The blocks of the other cache for the keys of the first blocks of the prompts', at that end.
+    std::vector<std::int32_t> filled = {};
   };
   Pass next();
 
@@ -60,7 +56,7 @@ class Scheduler {
   bool wants_prompts() const;
   /// Lets the next pass begin one; otherwise one begins when nothing else is left to do.
   void begin_prompts() { in_prompts_ = !waiting_.empty(); }
-  /// Whether the last pass belongs to a phase of prompts that has not ended.
+  /// Whether a phase of prompts has not ended, or another one follows.
   bool in_prompts() const { return in_prompts_; }
 
   /// Each wanted sequence continues with a token, or ends.
@@ -108,9 +104,11 @@ class Scheduler {
   std::unique_ptr<KeyBlocks> blocks_;
   std::vector<int> free_slots_;
   std::vector<std::int32_t> tables_;
-  Phases phases_;
+  std::size_t prompt_blocks_;
   bool in_prompts_ = false;
-  std::vector<std::int32_t> filled_;  ///< blocks of this phase of prompts, some twice
+  std::vector<std::int32_t> filled_;         ///< Pass::filled of this phase of prompts
+  std::vector<std::int32_t> prompt_block_;   ///< the place of each block in `filled_`
+  std::vector<std::int32_t> prompt_tables_;  ///< `tables_` of the prompts' cache
   std::int64_t preemptions_ = 0, shared_tokens_ = 0;
 };
 

@@ -59,7 +59,7 @@ cmp shared.texts shared.two.texts || complain "shared keys change answers"
 plan() { printf 'version = 1\nglobal_batch = 1\nmicrobatches = 1\n'; }
 stage() { printf '[[%s.stages]]\nfirst_layer = %d\nlayers = %d\nnodes = 1\ndevices_per_node = %d\nmicrobatch = 1\ndp = 1\ntp = %d\nzero_level = 0\n' "$1" "$2" "$3" "$4" "$4"; }
 { echo '[prompts]'; plan; stage prompts 0 2 1; stage prompts 2 2 1; echo '[answers]'; plan; stage answers 0 4 2; } > phases.toml
-ask 2 shared.phases --prompts texts --chat --chat-template chat.jinja --system "$system" --plan phases.toml --batch 3
+ask 2 shared.phases --prompts texts --chat --chat-template chat.jinja --system "$system" --plan phases.toml --batch 16
 cmp shared.texts shared.phases.texts && grep -q ', [0-9]* were there already' out.log || complain "keys that two plans share change answers"
 refused_soon 2 'a plan of its own for prompts, which a conversation does not use' mpirun -n 2 --oversubscribe "$BRUME" chat run --chat-template chat.jinja --plan phases.toml
 ask 1 messages --prompts messages.jsonl --chat-template chat.jinja --system "$system"

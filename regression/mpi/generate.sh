@@ -47,6 +47,11 @@ generate 2 tight --plan phases.toml --batch 8 --cache-gib 0.000184 && same tight
 generate 2 chosen --plan chosen.toml --batch "$(sed -n 's/^  "batch": \([0-9]*\),/\1/p' chosen.json)" && same chosen
 sed -n 's/.*"tokens_per_s": \([0-9.]*\),/\1/p' chosen.json > speeds
 [ "$(wc -l < speeds)" -ge 3 ] && [ "$(sort -grs speeds | head -1)" = "$(head -1 speeds)" ] || complain "another plan is faster"
+# A pair of plans has the plan of each phase.
+"$BRUME" plan "$BRUME_REGRESSION_DIR/../inputs/llama-70b.toml" --set cluster.nodes=1 --set search.tp='[1,8]' --set search.stages='[1,8]' \
+  --set generation.prompts=16 --set generation.prompt_tokens=1500 --set generation.answer_tokens=100 --for generation --json -o pair.toml > pair.json 2> out.log ||
+  complain "no plan for a large model"
+grep -q '^two plans: prompts by pp 8 in .* answers by tp 8 in ' out.log && grep -q '"prompt_stages": 8' pair.json || complain "no pair of plans"
 # Copies over the ranks of several nodes.
 "$BRUME" plan "$deck" --set "$profile" --set cluster.nodes=3 --set search.tp='[4]' --for generation -o nodes.toml 2> out.log || complain "no plan on several nodes"
 grep -q '^dp  *= 3' nodes.toml && grep -q '^devices_per_node  *= 4' nodes.toml || complain "the plan is for other nodes"

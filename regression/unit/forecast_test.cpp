@@ -127,7 +127,7 @@ TEST(Forecast, PhasesTakeTheTimeOfTheirPlansAndOfTheChange) {
       engine::generating(plan::equal_stages(model, 1, 2, {.microbatch = 1, .dp = 1}));
   const plan::Plan tensors = one_copy(model, 2);
   const PassTimes of_pipeline(pipeline, model, machine), of_tensors(tensors, model, machine);
-  const PromptTimes prompts(of_pipeline, pipeline, tensors, model, machine);
+  const PromptTimes prompts(of_pipeline, 16, pipeline, tensors, model, machine);
   // Each rank keeps half of the heads of its two layers, and gives the others away.
   const double head_block = 64.0 * model.head_dim() * sizeof(float) * 2;
   EXPECT_DOUBLE_EQ(prompts.block_bytes(), 2 * 2 * head_block);

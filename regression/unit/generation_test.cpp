@@ -187,8 +187,8 @@ struct Counts {
 std::map<std::int64_t, std::vector<std::int32_t>> answers(const std::vector<Job>& jobs,
                                                           const model::Generation& sizes,
                                                           int blocks_per_sequence, Counts& counts,
-                                                          Phases phases = Phases::together) {
-  Scheduler scheduler(sizes, blocks_per_sequence, phases);
+                                                          int prompt_blocks = 0) {
+  Scheduler scheduler(sizes, blocks_per_sequence, prompt_blocks);
   Cache caches[2];  // of answers, and of phases of prompts
   std::map<std::int64_t, std::vector<std::int32_t>> made;
   std::vector<std::pair<std::int64_t, std::int32_t>> later;  // tokens at the end of such a phase
@@ -209,11 +209,11 @@ std::map<std::int64_t, std::vector<std::int32_t>> answers(const std::vector<Job>
     const Scheduler::Pass pass = scheduler.next();
     const auto& tokens = pass.tokens.tokens;
     if (tokens.empty() && pass.prompts) {
-      EXPECT_FALSE(scheduler.in_prompts());
       ++counts.changes;
-      for (const std::int32_t block : pass.filled)
+      EXPECT_LE(std::ssize(pass.filled), prompt_blocks);
+      for (int block = 0; block < std::ssize(pass.filled); ++block)
         for (int place = 0; place < sizes.block_tokens; ++place)
-          caches[0].held[{block, place}] = caches[1].held[{block, place}];
+          caches[0].held[{pass.filled[std::size_t(block)], place}] = caches[1].held[{block, place}];
       for (const auto& [id, token] : later) go_on(id, token);
       later.clear();
       continue;
@@ -287,14 +287,14 @@ TEST(Scheduler, AnswersDoNotDependOnSizes) {
     for (const int sequences : {1, 3, 8})
       for (const int blocks : {needed, 2 * needed, sequences * needed})
         for (const int tokens : {8, 9, 40})
-          for (const Phases phases : {Phases::together, Phases::apart}) {
+          for (const int prompt_blocks : {0, needed, blocks}) {
             Counts counts;
             EXPECT_EQ(answers(jobs,
                               {.tokens = tokens,
                                .sequences = sequences,
                                .blocks = blocks,
                                .block_tokens = block_tokens},
-                              needed, counts, phases),
+                              needed, counts, prompt_blocks),
                       expected);
             EXPECT_TRUE(blocks < sequences * needed || counts.preemptions == 0);
           }
@@ -308,19 +308,22 @@ TEST(Scheduler, ASmallCacheIsPreempted) {
   EXPECT_GT(counts.preemptions, 0);
 }
 
-// Eight prompts fill the sequences; four more begin when four have ended, and so on.
+// Eight prompts fill the sequences; four more begin when four have ended, and so on. A small cache
+// for prompts is filled several times in a row.
 TEST(Scheduler, PhasesOfPromptsAreLong) {
-  std::vector<Job> jobs(16, Job{{1, 2, 3, 4, 5, 6}, 4});
-  for (std::size_t i = 0; i < jobs.size(); ++i) jobs[i].length += int(i % 8);
-  Counts counts;
-  answers(jobs, {.tokens = 16, .sequences = 8, .blocks = 64, .block_tokens = 2}, 8, counts,
-          Phases::apart);
-  EXPECT_EQ(counts.changes, 3);
-  EXPECT_EQ(counts.preemptions, 0);
-  // Room for two of them alone: what is computed twice is computed in phases of prompts.
-  answers(jobs, {.tokens = 16, .sequences = 8, .blocks = 16, .block_tokens = 2}, 8, counts,
-          Phases::apart);
-  EXPECT_GT(counts.preemptions, 0);
+  std::vector<Job> jobs;
+  for (int i = 0; i < 16; ++i) jobs.push_back({{i, 2, 3, 4, 5, 6}, 4 + i % 8});
+  const auto counts_of = [&](int blocks, int prompt_blocks) {
+    Counts counts;
+    answers(jobs, {.tokens = 16, .sequences = 8, .blocks = blocks, .block_tokens = 2}, 8, counts,
+            prompt_blocks);
+    return counts;
+  };
+  EXPECT_EQ(counts_of(64, 64).changes, 3);
+  EXPECT_EQ(counts_of(64, 64).preemptions, 0);
+  EXPECT_EQ(counts_of(64, 8).changes, 8);  // of two prompts each
+  // Room for two answers alone: what is computed twice is computed in phases of prompts.
+  EXPECT_GT(counts_of(16, 8).preemptions, 0);
 }
 
 TEST(Scheduler, EqualBeginningsAreComputedOnce) {
@@ -334,8 +337,8 @@ TEST(Scheduler, EqualBeginningsAreComputedOnce) {
     EXPECT_EQ(counts.shared, 4 * 8);
     EXPECT_EQ(counts.computed, 11 + 4 * 3);
     answers(jobs, {.tokens = 64, .sequences = sequences, .blocks = 15, .block_tokens = 4}, 3,
-            counts, Phases::apart);
-    EXPECT_EQ(counts.shared, 4 * 8);
+            counts, 15);
+    EXPECT_EQ(counts.shared, sequences == 1 ? 0 : 4 * 8);  // in one phase
   }
   // The last token is computed, whatever is there.
   prompt.resize(8);

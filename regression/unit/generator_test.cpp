@@ -89,7 +89,14 @@ class Pieces {
     }
   }
 
-  std::span<const std::int32_t> tables() const { return tables_; }
+  /// Gives sequences other blocks, in another cache. @return the block there of each block
+  std::vector<std::int32_t> move() {
+    std::vector<std::int32_t> moved(tables_.size());
+    std::iota(moved.begin(), moved.end(), 0);
+    std::ranges::shuffle(moved, random_);
+    for (std::int32_t& block : tables_) block = moved[std::size_t(block)];
+    return moved;
+  }
 
  private:
   const model::Config& model_;
@@ -131,7 +138,7 @@ Logits logits_of(const plan::Plan& given, const model::Config& model, const Text
     const auto ranks = by_copy(plan), first_ranks = by_copy(of_first);
     const auto generator = make(plan, *ranks), before = make(of_first, *first_ranks);
     pieces.run(*before, model.seq_len / 2, found);
-    before->give_keys(*generator, pieces.tables());
+    before->give_keys(*generator, pieces.move());
     pieces.run(*generator, model.seq_len, found);
   });
   return found;

@@ -91,21 +91,22 @@ std::string Answering::fingerprint(std::string_view question,
 void Answering::with_generators(const std::function<void(const PhaseGenerators&)>& use) {
   const int threads = device::threads_per_rank(session_.ranks_per_node());
   const kernels::Runtime runtime(threads);
-  const auto make = [&](const plan::Plan& plan, comm::Communicator& ranks) {
+  const auto make = [&](const plan::Plan& plan, const model::Config& model,
+                        comm::Communicator& ranks) {
     auto made = std::make_unique<engine::Generator>(
-        plan, plan_.model, inference_settings(session_, deck_, threads), ranks);
+        plan, model, inference_settings(session_, deck_, threads), ranks);
     load_weights({options_.weights, checkpoint_}, model_, made->slabs(), job_);
     if (adapter_) load_adapter(*adapter_, made->slabs(), job_);
     return made;
   };
-  if (!plan_.prompts) return use({*make(plan_.plan, job_)});
+  if (!plan_.prompts) return use({*make(plan_.plan, plan_.model, job_)});
   // The ranks of a copy are the same ones by both plans, in the same order.
   const auto by_copy = [&](const plan::Plan& plan) {
     return job_.split(0, engine::ranks_by_copy(plan)[std::size_t(job_.rank())]);
   };
   const auto answer_ranks = by_copy(plan_.plan), prompt_ranks = by_copy(*plan_.prompts);
-  const auto answers = make(plan_.plan, *answer_ranks),
-             prompts = make(*plan_.prompts, *prompt_ranks);
+  const auto answers = make(plan_.plan, plan_.model, *answer_ranks),
+             prompts = make(*plan_.prompts, plan_.prompt_model(), *prompt_ranks);
   use({*answers, prompts.get()});
 }
 

@@ -29,7 +29,7 @@ class Rounds {
         calls_(calls),
         job_(job),
         scheduler_(plan.model.generation, plan.model.blocks_per_sequence(),
-                   prompts_ ? generation::Phases::apart : generation::Phases::together) {}
+                   prompts_ ? plan.prompt_model().generation.blocks : 0) {}
 
   AnswerSums run() {
     for (;;) {

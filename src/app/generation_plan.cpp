@@ -20,6 +20,18 @@
 namespace brume::app {
 namespace {
 
+/// Blocks of keys per block of the prompts' own cache, whose keys leave it after each phase.
+constexpr int blocks_per_prompt_block = 4;
+
+/// The most blocks in so many bytes of keys. Prompts have at least `least` of theirs.
+/// @param answers, prompts  bytes of a block; 0: prompts have no cache of their own
+double blocks_in(double bytes, double least, double answers, double prompts) {
+  const double few = std::floor((bytes - least * prompts) / answers);
+  constexpr double ratio = blocks_per_prompt_block;
+  if (few <= ratio * least) return few;
+  return std::max(ratio * least, std::floor((bytes - prompts) / (answers + prompts / ratio)));
+}
+
 /// Bytes of all layers' key caches on a rank of a stage.
 double key_bytes(const plan::Stage& stage, const model::Config& model) {
   return stage.layers * model::cache_bytes(model).evaluate(stage.split().values());
@@ -127,7 +139,8 @@ class Choice {
     made_.model = sized(tp, 0);
     for (const plan::Plan& one : both) plan::check(one, made_.model, cluster);
     const model::Config all = made_.model, least = sized(tp, all.blocks_per_sequence());
-    double bytes = needs_.memory_bytes, block_bytes = 0.0;
+    double bytes = needs_.memory_bytes;
+    std::vector<double> block_bytes;
     for (const plan::Plan& one : both) {
       double most_needed = 0.0, most_of_block = 0.0;
       for (int stage = 0; stage < one.num_stages(); ++stage) {
@@ -137,15 +150,18 @@ class Choice {
         most_of_block = std::max(
             most_of_block, key_bytes(one.stages[std::size_t(stage)], all) / all.generation.blocks);
       }
-      bytes -= most_needed, block_bytes += most_of_block;
+      bytes -= most_needed;
+      block_bytes.push_back(most_of_block);
     }
     if (bytes < 0.0) {
       made_.needed_bytes = -bytes;
       return;
     }
-    double blocks = least.generation.blocks + std::floor(bytes / block_bytes);
-    if (needs_.cache_gib > 0.0)
-      blocks = std::min(blocks, std::floor(needs_.cache_gib * 0x1p30 / block_bytes));
+    const double least_blocks = least.generation.blocks,
+                 of_prompts = plans.prompts ? block_bytes[1] : 0.0;
+    double key_bytes = bytes + least_blocks * (block_bytes[0] + of_prompts);
+    if (needs_.cache_gib > 0.0) key_bytes = std::min(key_bytes, needs_.cache_gib * 0x1p30);
+    double blocks = blocks_in(key_bytes, least_blocks, block_bytes[0], of_prompts);
     blocks = std::min(blocks, double(all.generation.blocks));
     made_.model = sized(tp, std::max(int(blocks), least.generation.blocks));
   }
@@ -171,9 +187,16 @@ std::vector<int> copy_widths(const hardware::NodeGroup& nodes, const deck::Searc
 }
 
 double GenerationPlan::cache_bytes() const {
-  double bytes = 0.0;
-  for (const plan::Plan& one : each(plans())) bytes += key_bytes(one.stages.front(), model);
-  return bytes;
+  return key_bytes(plan.stages.front(), model) +
+         (prompts ? key_bytes(prompts->stages.front(), prompt_model()) : 0.0);
+}
+
+model::Config GenerationPlan::prompt_model() const {
+  model::Config own = model;
+  own.generation.blocks = std::max(
+      model.blocks_per_sequence(),
+      int(ceil_div(std::int64_t{model.generation.blocks}, std::int64_t{blocks_per_prompt_block})));
+  return own;
 }
 
 std::string GenerationPlan::text() const {

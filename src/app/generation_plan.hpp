@@ -54,6 +54,8 @@ struct GenerationPlan {
   int copies() const { return plan.stages.front().data_ranks(); }  ///< of the model
   double cache_bytes() const;  ///< of a rank of the first stage, by both plans
   plan::PhasePlans plans() const { return {plan, prompts}; }
+  /// The model as it computes prompts by a plan of their own, with fewer blocks of keys.
+  model::Config prompt_model() const;
   std::string text() const;  ///< "2 copies of the model, tp 2, 2 stages"
 };
 

@@ -114,9 +114,9 @@ void GenerationSearch::consider_copies_of(int ranks) {
   }
 }
 
-/// Shapes that fit stay if a larger batch may be of use. One that is slower than another one in
-/// passes of prompts and of next tokens is not predicted. A pair has the best plan of each phase;
-/// phases of prompts take as long as their slowest stage.
+/// Shapes that fit stay if a larger batch may be of use: not those that are slower than another one
+/// in passes of prompts and of next tokens, unless a pair may need them. A pair has the best plan
+/// of each phase; phases of prompts take as long as their slowest stage.
 void GenerationSearch::consider_batch(std::vector<Shape>& shapes, int batch) {
   std::map<Shape, GenerationCandidate> fit;
   std::map<Shape, Speed> speeds;
@@ -127,19 +127,20 @@ void GenerationSearch::consider_batch(std::vector<Shape>& shapes, int batch) {
     fit.emplace(shape, std::move(*one));
     return false;
   });
-  std::erase_if(shapes, [&](const Shape& shape) {
-    const Speed& own = speeds.at(shape);
-    const bool slower = std::ranges::any_of(speeds, [&](const auto& other) {
-      return other.second.prompt_s < own.prompt_s && other.second.token_s < own.token_s;
-    });
-    return !slower && predict(std::move(fit.at(shape)), shape, nullptr).preemptions > 0;
-  });
-  if (speeds.size() < 2) return;
+  if (speeds.empty()) return;
   const auto by = [](double Speed::*time) {
     return [time](const auto& one) { return one.second.*time; };
   };
   const Shape prompts = std::ranges::min_element(speeds, {}, by(&Speed::stage_s))->first,
               answers = std::ranges::min_element(speeds, {}, by(&Speed::token_s))->first;
+  std::erase_if(shapes, [&](const Shape& shape) {
+    const Speed& own = speeds.at(shape);
+    const bool slower = std::ranges::any_of(speeds, [&](const auto& other) {
+      return other.second.prompt_s < own.prompt_s && other.second.token_s < own.token_s;
+    });
+    if (slower) return shape != prompts;
+    return predict(std::move(fit.at(shape)), shape, nullptr).preemptions > 0;
+  });
   if (prompts == answers) return;
   std::optional<GenerationCandidate> pair = fitting(answers, &prompts, batch);
   if (pair) predict(std::move(*pair), answers, &prompts);
@@ -192,15 +193,18 @@ const Forecast& GenerationSearch::predict(GenerationCandidate one, const Shape& 
   std::optional<generation::PromptTimes> prompt_times;
   if (prompts) {
     const Copy& first = copy_of(*prompts, one.plan.model);
-    prompt_times.emplace(first.times, first.plan, by.plan, one.plan.model, given_.machine);
+    prompt_times.emplace(first.times, one.plan.prompt_model().generation.blocks, first.plan,
+                         by.plan, one.plan.model, given_.machine);
   }
   one.forecast = generation::forecast(requests, by.times, one.plan.model,
                                       prompt_times ? &*prompt_times : nullptr);
   one.tokens = double(one.forecast.tokens) / simulated * keys_.prompts;
   one.forecast.scale(double(of_copy) / simulated);
-  for (const plan::Plan& plan : each(one.plan.plans()))
-    one.arena_bytes += double(
-        engine::generator_bytes(plan, one.plan.model, 0)[std::size_t(schedule::Tier::device)]);
+  const auto bytes = [](const plan::Plan& plan, const model::Config& model) {
+    return double(engine::generator_bytes(plan, model, 0)[std::size_t(schedule::Tier::device)]);
+  };
+  one.arena_bytes = bytes(one.plan.plan, one.plan.model);
+  if (prompts) one.arena_bytes += bytes(*one.plan.prompts, one.plan.prompt_model());
   return found_.emplace_back(std::move(one)).forecast;
 }
 

@@ -153,8 +153,10 @@ struct Generator::Impl {
     return part;
   }
 
-  /// Makes moves of keys between this generator and another one. Collective over `copy`.
+  /// Makes moves of keys in blocks of this generator to blocks of another one. Collective over
+  /// `copy`.
   void exchange(const Impl& to, std::span<const KeyMove> moves,
+                std::span<const std::int32_t> own_blocks,
                 std::span<const std::int32_t> blocks) const {
     const auto ranks = std::size_t(copy->size());
     const auto bytes = std::size_t(2 * KeyHeads(plan.stages[0], 0, model).block_bytes);
@@ -172,7 +174,7 @@ struct Generator::Impl {
     for (int peer = 0; peer < copy->size(); ++peer)
       for (const KeyMove& move : moves)
         if (move.from == copy->rank() && move.to == peer)
-          sent = copy_keys(move, blocks, sent, true);
+          sent = copy_keys(move, own_blocks, sent, true);
     copy->all_to_all(out, out_bytes, in, in_bytes);
     for (int peer = 0; peer < copy->size(); ++peer)
       for (const KeyMove& move : moves)
@@ -243,10 +245,14 @@ void Generator::give_keys(Generator& to, std::span<const std::int32_t> blocks) {
   const double block_bytes = model::cache_bytes(from.model).evaluate({{"tp", 1.0}}) /
                              from.model.generation.blocks * from.plan.num_stages();
   const auto at_once = std::size_t(std::max(1.0, most_bytes / block_bytes));
+  std::vector<std::int32_t> own(blocks.size());
+  std::iota(own.begin(), own.end(), 0);
   for (const std::vector<KeyMove>& moves : key_rounds(from.plan, to.impl_->plan, from.model))
-    for (std::size_t first = 0; first < blocks.size(); first += at_once)
-      from.exchange(*to.impl_, moves,
-                    blocks.subspan(first, std::min(at_once, blocks.size() - first)));
+    for (std::size_t first = 0; first < blocks.size(); first += at_once) {
+      const std::size_t count = std::min(at_once, blocks.size() - first);
+      from.exchange(*to.impl_, moves, std::span(own).subspan(first, count),
+                    blocks.subspan(first, count));
+    }
 }
 
 std::span<const float> Generator::run(const GeneratorPass& pass) {

@@ -142,9 +142,11 @@ void Forecast::scale(double factor) {
   for (double* sum : {&seconds, &prompts_s, &changes_s, &changes, &moved_bytes}) *sum *= factor;
 }
 
-PromptTimes::PromptTimes(const PassTimes& prompts, const plan::Plan& from, const plan::Plan& to,
-                         const model::Config& model, const hardware::Machine& machine)
+PromptTimes::PromptTimes(const PassTimes& prompts, int blocks, const plan::Plan& from,
+                         const plan::Plan& to, const model::Config& model,
+                         const hardware::Machine& machine)
     : prompts_(prompts),
+      blocks_(blocks),
       profile_(machine.profile(from.stages.front().group)),
       ranks_(from.devices()),
       block_bytes_(engine::moved_block_bytes(from, to, model)) {}
@@ -170,8 +172,7 @@ class Walk {
       : requests_(requests),
         times_(times),
         prompts_(prompts),
-        scheduler_(model.generation, model.blocks_per_sequence(),
-                   prompts ? Phases::apart : Phases::together),
+        scheduler_(model.generation, model.blocks_per_sequence(), prompts ? prompts->blocks() : 0),
         free_s_(prompts ? std::size_t(prompts->passes().num_stages()) : 0) {}
 
   Forecast run() {

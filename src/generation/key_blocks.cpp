@@ -55,4 +55,11 @@ KeyBlocks::Prefix KeyBlocks::fill(int block, Prefix before, std::span<const std:
   return at->second.prefix;
 }
 
+void KeyBlocks::forget() {
+  table_.clear();
+  for (Block& block : blocks_) block.known = table_.end();
+  free_.insert(free_.end(), unused_.begin(), unused_.end());
+  unused_.clear();
+}
+
 }  // namespace brume::generation

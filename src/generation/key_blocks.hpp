@@ -38,6 +38,8 @@ class KeyBlocks {
   /// Says which tokens behind a prefix a block holds the keys of, from now on.
   /// @return the number of the prefix with them
   Prefix fill(int block, Prefix before, std::span<const std::int32_t> tokens);
+  /// From now on nobody finds the keys that blocks hold.
+  void forget();
 
  private:
   using Key = std::pair<Prefix, std::vector<std::int32_t>>;

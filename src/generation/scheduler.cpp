@@ -9,15 +9,18 @@
 
 namespace brume::generation {
 
-Scheduler::Scheduler(const model::Generation& sizes, int blocks_per_sequence, Phases phases)
+Scheduler::Scheduler(const model::Generation& sizes, int blocks_per_sequence, int prompt_blocks)
     : sizes_(sizes),
       blocks_per_sequence_(blocks_per_sequence),
       blocks_(std::make_unique<KeyBlocks>(sizes.blocks)),
       tables_(std::size_t(sizes.sequences) * std::size_t(blocks_per_sequence)),
-      phases_(phases) {
-  require(sizes.blocks >= blocks_per_sequence, Failure::input,
-          "a key cache of {} has no room for one sequence of {} tokens",
-          counted(sizes.blocks, "block"), blocks_per_sequence * sizes.block_tokens);
+      prompt_blocks_(std::size_t(prompt_blocks)),
+      prompt_block_(std::size_t(sizes.blocks)),
+      prompt_tables_(tables_.size()) {
+  for (const int blocks : {sizes.blocks, prompt_blocks > 0 ? prompt_blocks : sizes.blocks})
+    require(blocks >= blocks_per_sequence, Failure::input,
+            "a key cache of {} has no room for one sequence of {} tokens", counted(blocks, "block"),
+            blocks_per_sequence * sizes.block_tokens);
   for (int slot = sizes.sequences; slot-- > 0;) free_slots_.push_back(slot);
 }
 
@@ -41,13 +44,22 @@ auto Scheduler::find(Running& running, std::int64_t id) {
 bool Scheduler::reserve(Sequence& sequence, int tokens) {
   const std::int64_t needed = ceil_div(tokens, sizes_.block_tokens);
   if (needed > std::ssize(sequence.blocks) + blocks_->available()) return false;
-  while (std::ssize(sequence.blocks) < needed) put_block(sequence, blocks_->take());
+  while (std::ssize(sequence.blocks) < needed) {
+    const int block = blocks_->take();
+    if (in_prompts_) {
+      prompt_block_[std::size_t(block)] = std::int32_t(filled_.size());
+      filled_.push_back(block);
+    }
+    put_block(sequence, block);
+  }
   return true;
 }
 
 void Scheduler::put_block(Sequence& sequence, int block) {
   const auto place = std::size_t(sequence.slot) * std::size_t(blocks_per_sequence_);
   tables_[place + sequence.blocks.size()] = block;
+  if (in_prompts_)
+    prompt_tables_[place + sequence.blocks.size()] = prompt_block_[std::size_t(block)];
   sequence.blocks.push_back(block);
 }
 
@@ -94,6 +106,8 @@ bool Scheduler::begin_next() {
   const std::int64_t needed =
       ceil_div(std::ssize(sequence.tokens) + 1, sizes_.block_tokens) - std::ssize(shared);
   if (needed > blocks_->available() - unused && !running_.empty()) return false;
+  if (in_prompts_ && filled_.size() + std::size_t(needed) > prompt_blocks_ && !filled_.empty())
+    return false;
   sequence.slot = free_slots_.back();
   free_slots_.pop_back();
   for (const KeyBlocks::Known& one : shared) {
@@ -126,7 +140,7 @@ void Scheduler::add_piece(Sequence& sequence, int count, Pass& pass,
 }
 
 bool Scheduler::wants_prompts() const {
-  return phases_ == Phases::apart && !waiting_.empty() &&
+  return prompt_blocks_ > 0 && !waiting_.empty() &&
          2 * std::ssize(free_slots_) >= sizes_.sequences &&
          2 * blocks_->available() >= sizes_.blocks;
 }
@@ -137,11 +151,8 @@ void Scheduler::add_prompts(Pass& pass, std::vector<engine::GeneratorPass::Token
   const auto take = [&](Sequence& sequence) {
     if (left == 0 || sequence.answers) return;
     const int count = std::min(sequence.left(), left);
-    const int first = sequence.computed / sizes_.block_tokens;
     add_piece(sequence, count, pass, others);
     left -= count;
-    for (int block = first; block * sizes_.block_tokens < sequence.computed; ++block)
-      filled_.push_back(sequence.blocks[std::size_t(block)]);
     sequence.answers = sequence.left() == 0;
   };
   for (Sequence& sequence : running_) take(sequence);
@@ -177,7 +188,7 @@ void Scheduler::add_tokens(Pass& pass, std::vector<engine::GeneratorPass::Token>
   // Next tokens first, so that prompts of others keep nobody waiting.
   for (const bool decodes : {true, false})
     for (auto at = running_.begin(); at != running_.end(); ++at) take(at, decodes);
-  if (phases_ == Phases::apart) return;
+  if (prompt_blocks_ > 0) return;
   while (left > 0 && begin_next()) {
     const auto newest = std::prev(running_.end());
     if (!reserve(*newest, newest->computed + std::min(newest->left(), left))) {
@@ -192,27 +203,25 @@ Scheduler::Pass Scheduler::made(Pass pass,
                                 const std::vector<engine::GeneratorPass::Token>& others) const {
   pass.tokens.wanted = int(pass.wanted.size());
   pass.tokens.tokens.insert(pass.tokens.tokens.end(), others.begin(), others.end());
-  pass.tokens.tables = tables_;
+  pass.tokens.tables = pass.prompts ? prompt_tables_ : tables_;
   return pass;
 }
 
 Scheduler::Pass Scheduler::next() {
   Pass pass;
   std::vector<engine::GeneratorPass::Token> others;
-  if (phases_ == Phases::apart && (in_prompts_ || running_.empty())) {
-    pass.prompts = true;
-    in_prompts_ = true;
+  if (prompt_blocks_ > 0 && (in_prompts_ || running_.empty())) {
+    pass.prompts = in_prompts_ = true;
     add_prompts(pass, others);
     pass = made(std::move(pass), others);
     if (!pass.tokens.tokens.empty()) return pass;
-    in_prompts_ = false;
     if (!filled_.empty()) {
-      std::ranges::sort(filled_);
-      filled_.erase(std::ranges::unique(filled_).begin(), filled_.end());
       pass.filled = std::exchange(filled_, {});
+      blocks_->forget();  // the prompts' cache gets other keys
+      in_prompts_ = !waiting_.empty();
       return pass;
     }
-    pass.prompts = false;  // nothing had room
+    pass.prompts = in_prompts_ = false;  // nothing has room
   }
   add_tokens(pass, others);
   return made(std::move(pass), others);
