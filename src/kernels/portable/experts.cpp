@@ -228,7 +228,7 @@ void combine(ConstMatrixOf<Storage> x, const Routes& routes, ConstMatrixOf<Stora
                 if (rows[j] < held) sum += x(rows[j], c);
               return optional(added, &y(place, 0), c) + sum;
             },
-            [&](int c, float value) { y(n, c) = value; });
+            [&](int c, float value) { y(place, c) = value; });
       });
 }
 
