@@ -168,8 +168,8 @@ Expr Costs::segment(model::SegmentKind kind, Pass pass) const {
 Expr Costs::norms_again(model::SegmentKind kind) const {
   auto function = remembering(
       std::string(model::name(kind)) + "_norms_again",
-      [model = model_, profile = profile_, kind, sharing = role_.sharing()](Arguments x) {
-        const model::Split split = split_of(x, sharing);
+      [model = model_, profile = profile_, kind, role = role_](Arguments x) {
+        const model::Split split = split_of(x, role);
         const model::Segment list = model::segment(*model, kind, split.division());
         double sum_s = 0.0;
         for (int run = 0; list.backward.front().again && run < std::ssize(list.brought()); ++run)
