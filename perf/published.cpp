@@ -223,6 +223,7 @@ std::optional<Case> read(const json& entry) {
                              .dp = dp,
                              .tp = tp,
                              .ep = l.value("ep", 1),
+                             .dispatch_tokens = l.value("dispatch_tokens", 0),
                              .zero_level = dp > 1 ? int(l["zero"]) : 0,
                              .replicas = l.value("replicas", 1),
                              .ckpt_layers = recomputed,
