@@ -175,8 +175,8 @@ void DeckText::add_experts() {
   add_dense_layers();
   if (given_.text("moe-router-dtype") != "fp32")
     notes_.push_back("--moe-router-dtype: a router computes in fp32 in Brume");
-  for (const char* way : {"moe-grouped-gemm", "moe-permute-fusion", "moe-shared-expert-overlap",
-                          "moe-router-fusion"})
+  for (const char* way :
+       {"moe-grouped-gemm", "moe-permute-fusion", "moe-shared-expert-overlap", "moe-router-fusion"})
     given_.has(way);
 }
 
