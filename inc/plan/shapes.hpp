@@ -36,11 +36,11 @@ struct StageShape {
 /// All shapes that a search may give a stage on nodes of one group, by rising tp, cp, dp,
 /// microbatch.
 ///
-/// ep is 1, or for a model with experts tp. cp is 1 where sequences are short, unless the search
-/// lists it. tp divides heads, FFN or experts, tokens, quantized rows between their blocks and the
-/// devices of a node that the stage uses, or is a multiple of these where the search lists it; dp
-/// times the microbatch divides the batch. An empty list of the search allows all values within a
-/// node; of microbatches all up to 32.
+/// ep is 1, or for a model with experts tp or a multiple of it. cp is 1 where sequences are short,
+/// unless the search lists it. tp divides heads, FFN or experts, tokens, quantized rows between
+/// their blocks and the devices of a node that the stage uses, or is a multiple of these where the
+/// search lists it; dp times the microbatch divides the batch. An empty list of the search allows
+/// all values within a node; of microbatches all up to 32.
 std::vector<StageShape> stage_shapes(const model::Config& model, int global_batch,
                                      const hardware::Cluster& cluster, int group,
                                      const deck::SearchKeys& search);

@@ -9,7 +9,7 @@ quantized() { # <format> <directory> [flag...]
   format=$1 directory=$2
   shift 2
   tiny_job --set model.hidden_size=128 --set model.ffn_size=256 --set training.adapter.rank=4 \
-    --set training.optimizer.lr=1e-2 --set cluster.memory_gib=0.1 --set model.quantization="$format" --set output.directory="$directory" "$@" > "$directory.log" 2>&1 ||
+    --set training.optimizer.lr=2e-3 --set cluster.memory_gib=0.1 --set model.quantization="$format" --set output.directory="$directory" "$@" > "$directory.log" 2>&1 ||
     { code=$?; cat "$directory.log"; return $code; }
 }
 knobs='zero_level = 3
