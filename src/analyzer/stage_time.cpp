@@ -1,92 +1,12 @@
+/// @file Terms of a stage's time.
 #include "stage_time.hpp"
 
-#include "block_costs.hpp"
-#include "kept_state.hpp"
-#include "layer_costs.hpp"
+#include "stage_time_builder.hpp"
 
 namespace brume::analyzer {
-namespace {
 
 using model::grad_bytes;
 using model::SegmentKind;
-
-enum class Direction { forward, backward };
-
-/// Which microbatch's pass: the first one updates, the last one reduces all gradients.
-enum class Microbatch { first, middle, last };
-
-/// Builds the terms of one stage role. Windows follow the order of schedule's slots: while one
-/// block computes, the transfers of its neighbours are on their way.
-class StageTimeBuilder {
- public:
-  StageTimeBuilder(const model::Config& model, const hardware::Machine& machine, StageRole role);
-  TimeTerms build();
-
- private:
-  Load forward_load(Microbatch which, const LayerCosts& layer, const Expr& first,
-                    const Expr& last) const;
-  Load backward_load(Microbatch which, const LayerCosts& layer, const Expr& first,
-                     const Expr& last) const;
-  Expr layer_s(Direction direction, Microbatch which, const LayerCosts& layer, const Expr& first,
-               const Expr& last) const;
-  Load layer_load(Direction direction, Microbatch which, const LayerCosts& layer, const Expr& first,
-                  const Expr& last) const;
-  LayerCosts first_layer(const Expr& layers, const Expr& stored, const Expr& recomputed) const;
-  LayerCosts last_layer(const Expr& layers, const Expr& stored, const Expr& recomputed) const;
-  Expr layers_s(Direction direction, Microbatch which) const;
-  Expr layers_s(Direction direction, Microbatch which, const Expr& layers) const;
-  template <typename Of>
-  Expr over_layers(const Expr& layers, Of&& of) const;
-  bool has_embedding(Direction direction) const {
-    return direction == Direction::forward ? role_.first : role_.trains_embedding();
-  }
-  /// The block whose gradients are the last ones.
-  const BlockCosts& first_trained() const {
-    return role_.trains_embedding() ? embedding_ : role_.layers || !role_.last ? block_ : head_;
-  }
-  double frozen() const { return role_.frozen_layers(); }
-  Expr trained_layers() const { return v_.l - frozen(); }
-  Expr tail_s(const Load& load) const;
-  Expr layer_tail_s(Direction direction, Microbatch which) const;
-  Expr left_out_s() const;
-  Load weights_of_head() const;
-  Load embedding_load(Direction direction, Microbatch which) const;
-  Expr embedding_s(Direction direction, Microbatch which) const {
-    return window(embedding_load(direction, which));
-  }
-  Expr head_s(Direction direction, Microbatch which) const;
-  Expr first_updates_s() const;
-  Expr updates_ahead_s() const;
-  Expr recompute_ahead_s() const;
-  Expr pass_s(Direction direction, Microbatch which) const;
-
-  void middle(TimeTerms& terms) const;
-  void ends(TimeTerms& terms) const;
-  void tails(TimeTerms& terms) const;
-  void communication(TimeTerms& terms) const;
-  void copies(TimeTerms& terms) const;
-
-  Expr window(const Load& load) const { return analyzer::window(costs_, load); }
-  /// What follows a block's backward.
-  static const Load& grads(const BlockCosts& block, Microbatch which) {
-    return which == Microbatch::last ? block.last_grads : block.grads;
-  }
-
-  const model::Config& model_;
-  StageRole role_;
-  Costs costs_;
-  Variables v_;
-  StageBlocks blocks_;
-  std::vector<SegmentKind> kinds_;  ///< of a layer
-  double weight_bytes_;             ///< of an element
-  Expr dense_ = 0.0;                ///< share of layers without experts where others have them
-  BlockCosts embedding_, block_, head_;
-  struct Layers {
-    LayerCosts stored, selective, recomputed;
-  };
-  Layers layers_, last_;  ///< the last layer of the last stage is never offloaded
-  Expr embedding_forward_s_, embedding_backward_s_, head_forward_s_, head_backward_s_;
-};
 
 StageTimeBuilder::StageTimeBuilder(const model::Config& model, const hardware::Machine& machine,
                                    StageRole role)
@@ -135,205 +55,15 @@ StageTimeBuilder::StageTimeBuilder(const model::Config& model, const hardware::M
                      costs_.of_stream(reduce_scatter, SegmentKind::head);
 }
 
-// --- windows ------------------------------------------------------------------------------------
-
-/// The head reads the table too where that is tied to it on the same stage.
-Load StageTimeBuilder::weights_of_head() const {
-  Load load = head_.weights;
-  if (model_.tied_head && role_.first) load += embedding_.weights;
-  return load;
-}
-
-/// How much of the copies out of the last stage is left when its last forward over a layer is done:
-/// they go on beside the head's passes.
-Expr StageTimeBuilder::left_out_s() const {
-  if (!role_.layers) return 0.0;
-  const LayerCosts last = last_layer(v_.l, v_.k, v_.c);
-  return less(1.0, v_.l) * max(last.out_s - last.forward_s - last.forward_tp_s, 0.0);
-}
-
-/// One layer's forward beside the previous layer's drain, and what brings the next block's weights;
-/// in the first microbatch also its own drained update and the next block's update. Nothing hides
-/// the tensor-parallel collectives, but copies and transfers over dp hide behind them as behind
-/// compute.
-Load StageTimeBuilder::forward_load(Microbatch which, const LayerCosts& layer, const Expr& first,
-                                    const Expr& last) const {
-  Load load{.compute_s = layer.forward_s,
-            .tp_s = layer.forward_tp_s,
-            .out_s = layer.out_s,
-            // The last layer of the last stage is needed again at once and never offloaded.
-            .write_s = role_.last ? (1.0 - last) * layer.write_s : layer.write_s};
-  if (role_.last) {
-    const Expr passes_s = layer.forward_s + layer.forward_tp_s;
-    load.out_s = (1.0 - first) * select(last, min(layer.out_s, passes_s), layer.out_s);
-  }
-  if (which == Microbatch::first) {
-    Load next = (1.0 - last) * block_.update;
-    if (role_.last) next += last * head_.update;
-    next.out_s = block_.update.out_s;
-    next.write_s = block_.update.write_s;
-    load += next;
-    if (role_.last && role_.first && model_.tied_head) load += last * embedding_.weights;
-    return load;
-  }
-  // A stage that is not the last one turns to its last layer's backward, whose weights are there.
-  if (!role_.last) load.compute_s += last * layer.beside_forward_s;
-  load += (1.0 - last) * block_.weights;
-  if (role_.last) load += last * weights_of_head();
-  if (!role_.first) load += first * block_.grads;  // it follows that layer's backward
-  return load;
-}
-
-/// One layer's backward beside what brings the weights of the layer before it, and what becomes of
-/// the gradients of the block after it. The first layer is followed by an embedding's backward,
-/// which needs no weights, or by its own forward.
-Load StageTimeBuilder::backward_load(Microbatch which, const LayerCosts& layer, const Expr& first,
-                                     const Expr& last) const {
-  Load load{.compute_s = layer.backward_s + (1.0 - first) * layer.beside_backward_s,
-            .tp_s = layer.backward_tp_s,
-            .wait_s = layer.backward_wait_s,
-            .in_s = role_.last ? (1.0 - last) * layer.in_s : layer.in_s,
-            .read_s = role_.last ? (1.0 - last) * layer.read_s : layer.read_s};
-  load += block_.kept_grads;
-  load += (1.0 - last) * grads(block_, which);
-  if (role_.last) load += last * grads(head_, which);
-  return load;
-}
-
-/// @param first, last  1 where it is the stage's first, last layer, else 0
-Load StageTimeBuilder::layer_load(Direction direction, Microbatch which, const LayerCosts& layer,
-                                  const Expr& first, const Expr& last) const {
-  if (direction == Direction::forward) return forward_load(which, layer, first, last);
-  Load load = backward_load(which, layer, first, last);
-  load += (1.0 - first) * block_.weights;
-  // An embedding's backward is short: what its weights wait for is here while the first layer runs.
-  if (role_.first && which != Microbatch::last)
-    load.in_s += first * embedding_.weights.weights_in_s;
-  return load;
-}
-
-Expr StageTimeBuilder::layer_s(Direction direction, Microbatch which, const LayerCosts& layer,
-                               const Expr& first, const Expr& last) const {
-  const Expr all_s = window(layer_load(direction, which, layer, first, last));
-  if (direction == Direction::forward) return all_s;
-  return all_s - layer.hidden_tp_s;
-}
-
-LayerCosts StageTimeBuilder::first_layer(const Expr& layers, const Expr& stored,
-                                         const Expr& recomputed) const {
-  return select(at_most(layers, recomputed), layers_.recomputed,
-                select(less(0.0, stored), layers_.stored, layers_.selective));
-}
-
-LayerCosts StageTimeBuilder::last_layer(const Expr& layers, const Expr& stored,
-                                        const Expr& recomputed) const {
-  return select(less(0.0, recomputed), last_.recomputed,
-                select(at_most(layers, stored), last_.stored, last_.selective));
-}
-
-/// Sum over the stage's layers that pass in this direction. Frozen ones have no update, so their
-/// first forward is as the later ones.
-Expr StageTimeBuilder::layers_s(Direction direction, Microbatch which) const {
-  if (role_.trains_all_layers() || !role_.layers) return layers_s(direction, which, v_.l);
-  if (direction == Direction::backward)
-    return less(frozen(), v_.l) * layers_s(direction, which, max(trained_layers(), 1.0));
-  const Expr share = trained_layers() / v_.l;
-  return share * layers_s(direction, which, v_.l) +
-         (1.0 - share) * layers_s(direction, Microbatch::middle, v_.l);
-}
-
-Expr StageTimeBuilder::layers_s(Direction direction, Microbatch which, const Expr& layers) const {
-  return over_layers(layers, [&](const LayerCosts& layer, const Expr& first, const Expr& last) {
-    return layer_s(direction, which, layer, first, last);
-  });
-}
-
-/// Sum over so many layers, the stage's last ones. Of the stage's the first k are stored and the
-/// last c recomputed.
-template <typename Of>
-Expr StageTimeBuilder::over_layers(const Expr& layers, Of&& of) const {
-  if (!role_.layers) return 0.0;
-  const bool all = role_.trains_all_layers();
-  const Expr c = all ? v_.c : min(v_.c, layers), k = all ? v_.k : max(v_.k - (v_.l - layers), 0.0);
-  const Expr several = less(1.0, layers);
-  // Between the first and the last one, which are of a kind where there is any, or only that one:
-  const Expr recomputed = c - less(0.0, c) - several * at_most(layers, c),
-             stored = k - several * less(0.0, k) - at_most(layers, k),
-             selective = layers - 1.0 - several - recomputed - stored;
-  return stored * of(layers_.stored, 0.0, 0.0) + selective * of(layers_.selective, 0.0, 0.0) +
-         recomputed * of(layers_.recomputed, 0.0, 0.0) +
-         several * of(first_layer(layers, k, c), 1.0, 0.0) +
-         of(last_layer(layers, k, c), 1.0 - several, 1.0);
-}
-
-/// How long a window goes on when its compute is done, and with it what leaves for another stage.
-/// Transfers that take longer slow the compute as if they took as long.
-Expr StageTimeBuilder::tail_s(const Load& load) const {
-  const auto beside = [&](const Expr& seconds) { return min(seconds, load.compute_s + load.tp_s); };
-  const Load until_then{.compute_s = load.compute_s,
-                        .tp_s = load.tp_s,
-                        .gather_s = beside(load.reduce_s + load.gather_s),
-                        .in_s = beside(load.weights_in_s + load.in_s),
-                        .out_s = beside(load.out_s)};
-  return max(window(load) - window(until_then), 0.0);
-}
-
-/// That of a pass that ends with a layer.
-Expr StageTimeBuilder::layer_tail_s(Direction direction, Microbatch which) const {
-  const bool forward = direction == Direction::forward;
-  const Expr one = 1.0 - less(1.0, v_.l);
-  const LayerCosts layer = forward ? last_layer(v_.l, v_.k, v_.c) : first_layer(v_.l, v_.k, v_.c);
-  return tail_s(
-      layer_load(direction, which, layer, forward ? one : Expr(1.0), forward ? Expr(1.0) : one));
-}
-
-/// A table that is staged starts each backward from zero.
-Load StageTimeBuilder::embedding_load(Direction direction, Microbatch which) const {
-  if (direction == Direction::forward) {
-    Load load{.compute_s = embedding_forward_s_};
-    if (which == Microbatch::first) {
-      load.gather_s = block_.update.gather_s;
-      load.write_s = embedding_.update.write_s;
-    } else {
-      load += embedding_.grads;
-      load += block_.weights;
-    }
-    return load;
-  }
-  const double table_bytes = grad_bytes;
-  Load load{
-      .compute_s = embedding_backward_s_,
-      .copies_s = costs_.clear_or_add(embedding_.grads_staged * table_bytes *
-                                      model::layout_elements(model_, blocks_.embedding).trained)};
-  load += embedding_.kept_grads;
-  load += grads(block_, which);
-  if (which != Microbatch::last) {
-    load.copies_s += embedding_.weights.copies_s;
-    load.gather_s += embedding_.weights.gather_s;
-  }
-  return load;
-}
-
-Expr StageTimeBuilder::head_s(Direction direction, Microbatch which) const {
-  if (direction == Direction::forward) {
-    Load load{.compute_s = head_forward_s_, .out_s = min(left_out_s(), head_forward_s_)};
-    if (which == Microbatch::first) {
-      load.out_s += head_.update.out_s;
-      load.write_s = head_.update.write_s;
-    }
-    return window(load);
-  }
-  Load load{.compute_s = head_backward_s_, .out_s = max(left_out_s() - head_forward_s_, 0.0)};
-  load += head_.kept_grads;
-  load += block_.weights;
-  return window(load);
-}
+namespace {
 
 /// An update beside which nothing stands, until its weights are gathered.
 Expr update_s(const Load& update) {
   return update.read_s + (update.down_s + update.host_s) + update.in_s + update.moves_s +
          update.gather_s;
 }
+
+}  // namespace
 
 /// Updates that no forward hides: the first block's, and beside an embedding's the first layer's.
 Expr StageTimeBuilder::first_updates_s() const {
@@ -526,8 +256,6 @@ TimeTerms StageTimeBuilder::build() {
       {"recomputed before a gradient is needed", recompute_ahead_s()});
   return terms;
 }
-
-}  // namespace
 
 TimeTerms stage_time(const model::Config& model, const hardware::Machine& machine, StageRole role) {
   return StageTimeBuilder(model, machine, role).build();

@@ -5,31 +5,13 @@
 #include <atomic>
 #include <exception>
 #include <functional>
-#include <map>
-#include <memory>
-#include <optional>
 #include <vector>
 
-#include "comm/communicator.hpp"
 #include "compute.hpp"
 #include "device/channels.hpp"
+#include "groups.hpp"
 
 namespace brume::engine {
-
-/// Communicators of a rank, one per group and channel, so that no two channels ever meet in one.
-class Groups {
- public:
-  /// Collective over `world`.
-  Groups(const plan::Plan& plan, const schedule::Program& program, comm::Communicator& world);
-  comm::Communicator& of(const schedule::Task& task) const;
-
- private:
-  std::map<model::AxisSet, std::unique_ptr<comm::Communicator>> groups_;
-  std::unique_ptr<comm::Communicator> p2p_forward_, p2p_backward_;
-};
-
-/// The other ranks without which a task that communicates does not end; none for other tasks.
-std::vector<int> partners(const plan::Plan& plan, int rank, const schedule::Task& task);
 
 /// Which tasks of a Program do their work; the others only keep their place in the order.
 enum class Parts { train, update, both };

@@ -34,6 +34,16 @@ class SegmentTasks {
   using ConstMatrix = kernels::ConstMatrixOf<Storage>;
   using Call = KernelCall<Storage>;
 
+  using Module = model::Module;
+  using Operation = schedule::Operation;
+  using Operator = model::Operator;
+  using OperatorKind = model::OperatorKind;
+  using Part = model::Part;
+  using Role = schedule::Role;
+  using SegmentKind = model::SegmentKind;
+  using TensorId = model::TensorId;
+  using Write = kernels::Write;
+
   /// Columns of a module in the tensors that it shares with others.
   struct Columns {
     int first = 0, count = 0;  ///< 0: all
@@ -166,6 +176,12 @@ class SegmentTasks {
   void for_losses(const Operands& o, const StepScalars& step, Use use) const;
   bool adds_to(const Pass& p, model::TensorId id) const;
   void run_forward(const Pass& p, const model::Operator& op, const Call& whole, bool again) const;
+  static bool makes_input(const Operands& o) {
+    return o.task.operation != Operation::backward_weights;
+  }
+  static bool makes_weights(const Operands& o) {
+    return o.task.operation != Operation::backward_input;
+  }
   /// Whether somebody reads the output of a forward, of which a task may be a part.
   bool wants_output(const Pass& p) const {
     const schedule::Task& task = p.o.task;

@@ -27,6 +27,9 @@ std::vector<Slab> gradients(const schedule::Program& program, const plan::Plan& 
 /// Parameters of which a weight or a gradient among `slabs` is not finite, each once.
 std::vector<std::string> nonfinite_parameters(const std::vector<Slab>& slabs);
 
+/// Elements of a buffer through which values of slabs go: 32 MiB, or what the largest slab needs.
+std::int64_t largest_piece(const std::vector<Slab>& slabs);
+
 /// Sets weights from the seed by global parameter index, moments to zero.
 /// @param threads  cores that make the values, which do not depend on it
 void initialise(std::vector<Slab>& slabs, const model::Config& model, std::uint64_t seed,

@@ -1,10 +1,9 @@
-/// @file Why this plan, and what would fit where none does.
+/// @file Why this plan: plans without a knob, with more memory, on fewer nodes.
 #include "why.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <functional>
 #include <limits>
 #include <set>
@@ -12,11 +11,9 @@
 #include "base/numbers.hpp"
 #include "base/text.hpp"
 #include "base/units.hpp"
+#include "fastest_placed.hpp"
 #include "grid.hpp"
 #include "least_work.hpp"
-#include "minimal_memory.hpp"
-#include "other_orders.hpp"
-#include "placement.hpp"
 #include "plan/knobs.hpp"
 #include "rows.hpp"
 #include "worker_pool.hpp"
@@ -24,83 +21,10 @@
 namespace brume::tuner {
 namespace {
 
-/// How much faster another plan has to be, to be looked for: by that much of the time, or of what
-/// it is above the best plan's.
-struct Doubt {
-  double gap, part = 0.0;
-  double best_s = 0.0;
-
-  /// Time below which a plan is of interest, if the fastest known plan takes `known_s`.
-  double worth_knowing_s(double known_s) const {
-    if (known_s == infinity) return infinity;
-    return known_s - std::max(gap * known_s, part * (known_s - best_s));
-  }
-};
-
 // What it costs to do without a knob is known to a quarter, or to 2 % of an iteration.
 constexpr double ablation_gap = 0.02, ablation_part = 0.25;
 // Where it is said to be more than this, all other orders are looked at, in this part of the time.
 constexpr double worth_all_orders = 0.03, all_orders_part = 0.2;
-
-/// Places a plan. @return the stage that does not fit
-std::optional<int> keep_if_faster(const SearchInput& input, WorkerPool& workers, const Found& found,
-                                  Placed& fastest) {
-  const Coarse coarse = coarsely(input, found.candidate.plan, workers.threads());
-  const double iteration_s = coarse.iteration_s.value_or(found.candidate.predicted_s);
-  if (!coarse.misfit && iteration_s < fastest.iteration_s)
-    fastest = {found.candidate.plan, iteration_s};
-  return coarse.misfit;
-}
-
-/// Plans of other orders, or of that of one plan only. @throws OutOfTime
-void look_at_other_orders(const SearchInput& input, WorkerPool& workers, const Doubt& doubt,
-                          const plan::Plan* like, Placed& fastest) {
-  OtherOrders others(input, workers, like);
-  while (const std::optional<Found> found = others.next(doubt.worth_knowing_s(fastest.iteration_s)))
-    if (keep_if_faster(input, workers, *found, fastest)) others.exclude(*found);
-}
-
-/// The plan than which none is faster by more than a doubt by the model's bound or prediction.
-///
-/// @param bounds   of a search over these plans and others
-/// @param fastest  of these plans known so far
-/// @param like     a plan whose order is looked at, too, where it is another one than 1F1B
-/// @throws OutOfTime when none is known by then
-std::optional<Placed> fastest_placed(const SearchInput& input, WorkerPool& workers,
-                                     const Doubt& doubt, const Bounds& bounds = {},
-                                     Placed fastest = {}, const plan::Plan* like = nullptr) {
-  if (fastest.iteration_s == infinity && !may_fit(input, workers.grid())) return std::nullopt;
-  Searcher searcher(input, workers, configs(input), bounds);
-  std::vector<Found> promising;  // predicted to be faster, the fastest last; not placed yet
-  const auto worth_knowing_s = [&] {
-    return doubt.worth_knowing_s(promising.empty() ? fastest.iteration_s
-                                                   : promising.back().candidate.predicted_s);
-  };
-  // They are few, and the faster the plan that they find, the fewer of 1F1B matter.
-  if (like && !like->order.is_1f1b()) look_at_other_orders(input, workers, doubt, like, fastest);
-  // Placing a plan takes as long as several steps of the search, so only the last ones are.
-  while (true) {
-    std::optional<Found> found = searcher.next(worth_knowing_s());
-    if (found && found->candidate.predicted_s < worth_knowing_s()) {
-      promising.push_back(*std::move(found));
-      continue;
-    }
-    if (promising.empty()) break;
-    const Found last = std::move(promising.back());
-    promising.pop_back();
-    if (const std::optional<int> misfit = keep_if_faster(input, workers, last, fastest))
-      searcher.exclude(last, *misfit);
-    else
-      promising.clear();
-  }
-  if (fastest.iteration_s < infinity) return fastest;
-  if (!searcher.done(infinity)) throw OutOfTime();
-  return std::nullopt;
-}
-
-}  // namespace
-
-namespace {
 
 /// A search without something that the best plan uses.
 struct Without {
@@ -286,98 +210,6 @@ std::vector<Faster> faster_beside(const SearchInput& input, WorkerPool& workers,
     }
   }
   return found;
-}
-
-namespace {
-
-/// A key of the search that would let a plan fit, and its value. @throws OutOfTime
-std::string other_change(const SearchInput& input, WorkerPool& workers) {
-  const bool disk = std::ranges::any_of(
-      input.cluster.groups, [](const hardware::NodeGroup& g) { return g.disk_bytes > 0; });
-  for (const plan::Knob* knob : plan::in_turn()) {
-    if (knob->on_disk && !disk) continue;
-    SearchInput other = input;
-    other.roughly = true;
-    const std::string change = plan::allow(*knob, other.keys);
-    if (change.empty()) continue;
-    if (const auto any = fastest_placed(other, workers, {.gap = 1.0}))  // any plan will do
-      return fmt::format("search.{} would fit: {} per step", change,
-                         format_seconds(any->iteration_s));
-  }
-  return {};
-}
-
-/// Refusal that states the memory of the plan that needs least, on the group that lacks most.
-std::string missing_memory(const plan::Plan& smallest, const Placement& placed,
-                           const hardware::Cluster& cluster, const std::string& advice) {
-  const auto share = [&](std::size_t i) {
-    return double(placed.groups[i].device_bytes) / double(cluster.groups[i].memory_bytes);
-  };
-  std::size_t fullest = 0;
-  for (std::size_t i = 1; i < cluster.groups.size(); ++i)
-    if (share(i) > share(fullest)) fullest = i;
-  const hardware::NodeGroup& group = cluster.groups[fullest];
-  const GroupMemory& held = placed.groups[fullest];
-  const std::int64_t needed = held.device_bytes + group.reserved_bytes;
-  const std::string key =
-      group.name.empty() ? "cluster.memory_gib" : "memory_gib of group '" + group.name + "'";
-  return fmt::format(
-      "no plan fits: the one that needs least takes {} ({} bytes) per device{}, {} bytes more "
-      "than {} = {:g} allows; memory_gib = {:.4f} would fit (host: {} a node of {}){}\n{}",
-      format_bytes(double(needed)), needed,
-      group.reserved_bytes > 0 ? fmt::format(", {} of them for libraries and the driver",
-                                             format_bytes(double(group.reserved_bytes)))
-                               : "",
-      needed - group.given_bytes(), key, double(group.given_bytes()) / bytes_per_gib,
-      std::ceil(double(needed) / bytes_per_gib * 1e4) / 1e4, format_bytes(double(held.host_bytes)),
-      format_bytes(double(group.host_memory_bytes)), advice, plan::table(smallest));
-}
-
-}  // namespace
-
-std::string ended_by(bool interrupted, double limit_s) {
-  return interrupted ? "a signal" : fmt::format("search.time_limit_s = {:g}", limit_s);
-}
-
-std::pair<plan::Plan, Placement> smallest_that_fits(const SearchInput& input, WorkerPool& workers) {
-  std::optional<plan::Plan> smallest;
-  std::optional<Placement> placed;
-  std::string advice;
-  try {
-    smallest = minimal_memory_plan(input, workers.grid());
-    if (smallest) {
-      const Deadline deadline(std::max(placing_s, input.deadline.left_s()));
-      placed = place(*smallest, input.model, input.cluster, workers.threads(), deadline);
-      if (!placed->misfit) return {*std::move(smallest), *std::move(placed)};
-    }
-    const std::string other = other_change(input, workers);
-    if (!other.empty()) advice = "; " + other;
-  } catch (const OutOfTime&) {
-    advice = fmt::format("; {} ended the search for what would fit",
-                         ended_by(input.deadline.stopped(), input.keys.time_limit_s));
-  }
-  if (placed) throw Infeasible("memory", missing_memory(*smallest, *placed, input.cluster, advice));
-  if (smallest || input.deadline.left_s() == 0.0)
-    throw Infeasible("memory", "no plan fits" + advice);
-  throw Infeasible(
-      "split",
-      fmt::format(
-          "no plan: stages, dp, cp, tp, ep and microbatch of [search] leave no way to split {} "
-          "layers, a global batch of {} and {} devices{}",
-          input.model.num_layers, input.global_batch, input.cluster.text(), advice));
-}
-
-void nothing_found(const SearchInput& input, const Searcher& searcher, int refused) {
-  Search seen;
-  searcher.add_to(seen);
-  const bool interrupted = input.deadline.stopped();
-  throw Infeasible(
-      interrupted ? "interrupted" : "time limit",
-      fmt::format("no plan is known to fit: {} ended the search after {} strategies of stages, of "
-                  "which {} fit, and {} plans that placement refused{}",
-                  ended_by(interrupted, input.keys.time_limit_s),
-                  format_count(double(seen.policies)), format_count(double(seen.feasible)), refused,
-                  interrupted ? "" : "; raise it, or shorten the lists of [search]"));
 }
 
 }  // namespace brume::tuner
