@@ -128,10 +128,15 @@ TEST_P(Optimizers, WithMomentsOf8BitsRoundLikeOnOneRank) {
                               settings, data),
                 all = outcome(made.plan, made.model, settings, data);
   const double share = share_of_other_roundings(one.state, all.state);
-  // A token that two experts fit equally well may go to the other one.
+  // A token that two experts fit equally well may go to the other one. Lion steps by signs, of
+  // which one in a hundred turns within some steps, and all gradients follow.
   const bool chooses = made.model.experts_per_token < made.model.num_experts;
-  EXPECT_LT(share, chooses ? 0.03 : 0.01) << model::text(made.model) << "\n"
-                                          << plan::text(made.plan);
+  const bool signs = made.model.optimizer == &model::lion;
+  EXPECT_LT(share, signs     ? 0.3
+                   : chooses ? 0.03
+                             : 0.01)
+      << model::text(made.model) << "\n"
+      << plan::text(made.plan);
   EXPECT_TRUE(test::trains_like(one.trained, all.trained, 1e-3, 1e-2))
       << test::largest_difference(all.trained.losses, one.trained.losses) << " "
       << test::largest_difference(all.trained.norms, one.trained.norms);

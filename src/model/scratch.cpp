@@ -18,10 +18,11 @@ class Scratch {
   }
   /// Places a tensor, or its gradient, of `elements` of the scratch.
   ///
-  /// @param apart  the tensor, if its gradient has another place
+  /// @param apart       the tensor, if its gradient has another place
+  /// @param behind_all  behind all that were placed so far, also if they are free again
   /// @return its offset
-  Expr place(TensorId id, const Expr& elements, bool apart = false) {
-    std::optional<Expr> offset;
+  Expr place(TensorId id, const Expr& elements, bool apart = false, bool behind_all = false) {
+    std::optional<Expr> offset = behind_all ? peak_ : std::nullopt;
     for (const Live& one : live_) offset = offset ? max(*offset, one.end) : one.end;
     const int wide = segment_.tensor(id).element_bytes / segment_.activation_bytes;
     if (offset && wide > 1) offset = double(wide) * ceil(*offset / double(wide));
@@ -87,10 +88,15 @@ void Derivation::place_backward() {
     tensor.backward_offset = products.value_or(0.0);
     products = products ? *products + tensor.elements() : tensor.elements();
   }
+  const bool takes_rounds = std::ranges::any_of(
+      s_.operators, [](const Operator& op) { return op.kind == OperatorKind::experts; });
   const auto place = [&](TensorId id, bool apart = false) {
     Tensor& tensor = s_.tensor(id);
     Expr& offset = apart ? tensor.again_offset : tensor.backward_offset;
-    if (!scratch.holds(id, apart)) offset = scratch.place(id, scratch_elements(id), apart);
+    // All rounds of a rank write the gradient of gathered tokens, so none may use its place.
+    const bool of_all_rounds = takes_rounds && tensor.brought;
+    if (!scratch.holds(id, apart))
+      offset = scratch.place(id, scratch_elements(id), apart, of_all_rounds);
     return offset + scratch_elements(id);
   };
   for (const BackwardCall& call : s_.backward) {
