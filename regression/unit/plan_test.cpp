@@ -86,6 +86,7 @@ TEST(Plan, PhasesHaveOneFile) {
   plans.prompts->stages[1].tp = 1;
   EXPECT_TRUE(back(text(plans)).answers == sample());
   EXPECT_TRUE(back(text(plans)).prompts == plans.prompts);
+  EXPECT_THROW(load(folder / "plan.toml"), Error);  // a training has one plan
   EXPECT_THROW(back("[prompts]\nglobal_batch = 1\n"), Error);
 }
 

@@ -70,7 +70,13 @@ Plan parse(const std::string& text, const std::string& origin) {
   return read(document);
 }
 
-Plan load(const std::string& path) { return read(loaded(path, *schema().fields())); }
+Plan load(const std::string& path) {
+  require(!deck::Document::load(path).has("prompts"), Failure::input,
+          "{} has a plan of its own for prompts, which `generate` alone uses. Name a file with one "
+          "plan.",
+          path);
+  return read(loaded(path, *schema().fields()));
+}
 
 std::vector<Plan> each(const PhasePlans& plans) {
   std::vector<Plan> all{plans.answers};
