@@ -1,4 +1,6 @@
 /// @file The text form of a plan.
+#include <utility>
+
 #include "base/error.hpp"
 #include "base/log.hpp"
 #include "plan/knobs.hpp"
@@ -35,10 +37,6 @@ Plan checked(Plan plan, const std::string& origin) {
   return plan;
 }
 
-Plan read(const deck::Document& document) {
-  return checked(schema().read(document), document.origin());
-}
-
 /// PhasePlans that differ.
 struct Phases {
   Plan prompts, answers;
@@ -54,10 +52,11 @@ const deck::Schema<Phases>& phases_schema() {
   return schema;
 }
 
-deck::Document loaded(const std::string& path, const deck::detail::Fields& fields) {
-  deck::Document document = deck::Document::load(path);
-  for (const std::string& note : document.rename_aliases(fields)) log::info("{}", note);
-  return document;
+/// A value from a file whose keys may have older names.
+template <class Value>
+Value read_renamed(deck::Document document, const deck::Schema<Value>& keys) {
+  for (const std::string& note : document.rename_aliases(*keys.fields())) log::info("{}", note);
+  return keys.read(document);
 }
 
 }  // namespace
@@ -67,15 +66,16 @@ std::string text(const Plan& plan) { return schema().write(plan); }
 Plan parse(const std::string& text, const std::string& origin) {
   deck::Document document = deck::Document::parse(text, origin);
   document.rename_aliases(*schema().fields());
-  return read(document);
+  return checked(schema().read(document), document.origin());
 }
 
 Plan load(const std::string& path) {
-  require(!deck::Document::load(path).has("prompts"), Failure::input,
+  const PhasePlans plans = load_phases(path);
+  require(!plans.prompts, Failure::input,
           "{} has a plan of its own for prompts, which `generate` alone uses. Name a file with one "
           "plan.",
           path);
-  return read(loaded(path, *schema().fields()));
+  return plans.answers;
 }
 
 std::vector<Plan> each(const PhasePlans& plans) {
@@ -90,9 +90,10 @@ std::string text(const PhasePlans& plans) {
 }
 
 PhasePlans load_phases(const std::string& path) {
-  const deck::Document document = deck::Document::load(path);
-  if (!document.has("prompts") && !document.has("answers")) return {.answers = load(path)};
-  const Phases phases = phases_schema().read(loaded(path, *phases_schema().fields()));
+  deck::Document document = deck::Document::load(path);
+  if (!document.has("prompts") && !document.has("answers"))
+    return {.answers = checked(read_renamed(std::move(document), schema()), path)};
+  const Phases phases = read_renamed(std::move(document), phases_schema());
   return {.answers = checked(phases.answers, path + ": [answers]"),
           .prompts = checked(phases.prompts, path + ": [prompts]")};
 }
