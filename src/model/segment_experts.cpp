@@ -56,11 +56,19 @@ TensorId SegmentList::shared_expert(TensorId normed) {
   return mlp(normed, inner);
 }
 
-/// Experts of all tokens that this rank has, by the logits of these.
-void SegmentList::choose(TensorId normed, const Expr& experts, int copies) {
+/// @param of_own  the input and the logits are of this rank's tokens
+/// @return logits
+TensorId SegmentList::router(TensorId normed, const Expr& experts, bool of_own) {
   const TensorId logits = in_fp32("logits", experts);
+  if (of_own) cut(logits);
   product("router", OperatorKind::router, normed, logits, {{Module::router}, experts, s_.hidden});
   if (m_.linear_bias) epilogue("router bias", logits, logits, {Module::router});
+  return logits;
+}
+
+/// Experts of all tokens that this rank has, by the logits of these.
+void SegmentList::choose(TensorId normed, const Expr& experts, int copies) {
+  const TensorId logits = router(normed, experts, false);
   gates_ = in_fp32("gates", 1.0, copies);
   routes_ = statistic("routes", 2.0 * double(copies) * s_.tokens + experts + 1.0);
   streaming("choice", OperatorKind::choose_experts, logits, gates_,
@@ -75,10 +83,7 @@ void SegmentList::choose(TensorId normed, const Expr& experts, int copies) {
 TensorId SegmentList::arrived(TensorId normed, const Expr& experts, int copies) {
   const Expr ranks = sum_ranks(segment_.kind), own = s_.tokens / ranks;
   const Expr copied = double(copies) * s_.tokens;
-  const TensorId logits = in_fp32("logits", experts);
-  cut(logits);
-  product("router", OperatorKind::router, normed, logits, {{Module::router}, experts, s_.hidden});
-  if (m_.linear_bias) epilogue("router bias", logits, logits, {Module::router});
+  const TensorId logits = router(normed, experts, true);
   // Numbers of experts and gates.
   const TensorId choice = in_fp32("choice", 2.0 * double(copies)),
                  choices = in_fp32("choices", 2.0 * double(copies));

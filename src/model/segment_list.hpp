@@ -162,6 +162,7 @@ class SegmentList {
   };
   TensorId mlp(TensorId normed, const Inner& inner);
   TensorId shared_expert(TensorId normed);
+  TensorId router(TensorId normed, const Expr& experts, bool of_own);
   void choose(TensorId normed, const Expr& experts, int copies);
   TensorId arrived(TensorId normed, const Expr& experts, int copies);
   void travel(std::string name, OperatorKind kind, TensorId read, TensorId written);
