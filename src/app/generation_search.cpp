@@ -223,14 +223,7 @@ const GenerationSearch::Copy& GenerationSearch::copy_of(const Shape& shape,
                                                         const model::Config& model) {
   std::unique_ptr<Copy>& known = copies_[shape];
   if (!known || known->longest_pass < model.generation.tokens) {
-    const int per_node = std::min(shape.tp, nodes_.devices_per_node);
-    const plan::Plan plan = engine::generating(
-        plan::equal_stages(model, 1, shape.stages,
-                           {.nodes = shape.tp / per_node,
-                            .microbatch = 1,
-                            .dp = 1,
-                            .tp = shape.tp,
-                            .ep = given_.model.adapter.is_of_experts() ? shape.tp : 1}));
+    const plan::Plan plan = engine::generating(plan_of(shape, 1));
     known.reset(new Copy{plan, model.generation.tokens, {plan, model, given_.machine}});
   }
   return *known;
