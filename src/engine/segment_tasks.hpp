@@ -220,7 +220,7 @@ class SegmentTasks {
   int first_dense_layers_;
   kernels::Router router_;
   double balance_loss_, z_loss_;
-  int head_dim_, rotary_dim_, seq_len_;
+  int rotary_dim_, seq_len_;
   bool pairs_;
   int block_tokens_, blocks_per_sequence_;  ///< of the key cache, in generation
   kernels::AttentionShape attention_;
