@@ -75,9 +75,8 @@ class PromptTimes {
   const PassTimes& passes() const { return prompts_; }
   int blocks() const { return blocks_; }
   double change_s(std::size_t blocks) const;
-  double block_bytes() const {
-    return block_bytes_;
-  }  ///< bytes of a block that the busiest rank sends or gets
+  /// Bytes of a block that the busiest rank sends or gets.
+  double block_bytes() const { return block_bytes_; }
 
  private:
   const PassTimes& prompts_;
@@ -97,7 +96,7 @@ struct Forecast {
   std::int64_t tokens = 0;     ///< tokens of answers
   std::int64_t computed = 0;   ///< tokens of passes
   std::int64_t preemptions = 0;
-  // Of phases apart:
+  // The rest is of phases apart.
   double prompts_s = 0.0;  ///< phases of prompts without the changes after them
   double changes_s = 0.0;
   double changes = 0.0;      ///< phases of prompts

@@ -231,7 +231,7 @@ TEST_P(GeneratorContract, PassesEqualTheForwardOfTraining) {
   EXPECT_LT(difference(logits_of(one, model, text, 7, 4), all), of_logits);
   EXPECT_LT(difference(logits_of(plan, model, text, 1, 5), all), of_logits);
   EXPECT_LT(difference(logits_of(plan, model, text, 7, 6), all), of_logits);
-  // By two plans, one after the other.
+  // Two plans work, one after the other.
   const plan::Stage& like = plan.stages.front();
   if (plan.devices() > like.dp && model.num_layers % like.tp == 0 &&
       plan::tensor_fault(model, plan.num_stages()).empty()) {

@@ -418,7 +418,7 @@ TEST(Layer, ScratchHoldsItsTensors) {
       }
 }
 
-// Of the 28 pairs of 8 experts, 15 leave out the two of a rank.
+// 15 of the 28 pairs of 8 experts leave out the two of a rank.
 TEST(Layer, TokensAreSentToTheRanksOfTheirExperts) {
   Config m{.num_layers = 1,
            .hidden_size = 16,

@@ -177,7 +177,7 @@ TEST(Levels, MessagesComeToEachRankOfANode) {
     return collective_s(profile, Collective::all_to_all, {.nodes = nodes, .per_node = 4}, bytes);
   };
   EXPECT_DOUBLE_EQ(sent_s(1), gathered_s(1, bytes));
-  // Of 8 ranks half the bytes of each stay on its node, and the other halves of four leave it.
+  // Half the bytes of each of 8 ranks stay on its node, and the other halves of four leave it.
   EXPECT_DOUBLE_EQ(sent_s(2),
                    gathered_s(1, bytes / 2.0) + gathered_s(2, 4.0 * bytes / 2.0 * 8.0 / 7.0));
 }

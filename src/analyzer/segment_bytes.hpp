@@ -53,7 +53,7 @@ struct SegmentBytes {
   Expr stream;             ///< of all tokens that it works on
   Expr shard;              ///< of those that a rank keeps between segments
   Expr shared;             ///< 1 where several ranks sum its output, else 0
-  // Where they do:
+  // The rest is of ranks that do.
   double inputs = 0.0;  ///< normed inputs
   bool adds = false;    ///< the sum of the ranks' terms and the stream is the output
 
