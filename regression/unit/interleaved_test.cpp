@@ -111,7 +111,7 @@ TEST(Interleaved, TheFirstMicrobatchesTellTheTime) {
   std::mt19937 random(5);
   const hardware::Profile profile = samples::round_profile(8);
   int near = 0;
-  for (int i = 0; i < 16; ++i) {
+  for (int i = 0; i < 8; ++i) {
     model::Config model = samples::small_model(2, i % 2 == 0);
     model.hidden_size = 256;
     model.ffn_size = 1024;
@@ -124,7 +124,7 @@ TEST(Interleaved, TheFirstMicrobatchesTellTheTime) {
     EXPECT_LE(off, 0.04) << plan::text(plan);
     near += off <= 0.02;
   }
-  EXPECT_GE(near, 14);
+  EXPECT_GE(near, 7);
 }
 
 }  // namespace

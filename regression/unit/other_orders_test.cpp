@@ -216,7 +216,7 @@ TEST(OtherOrders, PlansFit) {
   const model::Config model = samples::small_model(12, false);
   const hardware::Machine machine(slow_kernels(4));
   int in_other_orders = 0;
-  for (int part = 4; part <= 10; ++part) {
+  for (int part = 4; part <= 10; part += 2) {
     const std::int64_t memory_bytes = 700'000 * part;
     const hardware::Cluster cluster = of_devices(4, memory_bytes);
     deck::SearchKeys keys = pipelines(4);
@@ -235,7 +235,7 @@ TEST(OtherOrders, PlansFit) {
     EXPECT_LE(all_s, only_1f1b_s);
     EXPECT_LE(one_chunk_s, only_1f1b_s);
   }
-  EXPECT_GE(in_other_orders, 4);
+  EXPECT_GE(in_other_orders, 2);
 }
 
 }  // namespace

@@ -47,7 +47,7 @@ void compare(const plan::Plan& plan, const model::Config& model) {
 
 TEST(StageMemory, MatchesLiveBytesOfRandomPlans) {
   std::mt19937 random(1);
-  for (int trial = 0; trial < test::trials(60) && !testing::Test::HasFailure(); ++trial) {
+  for (int trial = 0; trial < test::trials(30) && !testing::Test::HasFailure(); ++trial) {
     const int num_layers = 1 + int(random() % 7);
     const plan::Plan plan = samples::random_plan(random, num_layers);
     model::Config model = samples::small_model(num_layers, random() % 2 == 0);
@@ -62,7 +62,7 @@ TEST(StageMemory, MatchesLiveBytesOfRandomPlans) {
 // A falcon's layer is one segment; a llama's key heads are cut or repeated by tp.
 TEST(StageMemory, MatchesLiveBytesOfOtherFamilies) {
   std::mt19937 random(2);
-  for (int trial = 0; trial < test::trials(40) && !testing::Test::HasFailure(); ++trial) {
+  for (int trial = 0; trial < test::trials(20) && !testing::Test::HasFailure(); ++trial) {
     const int num_layers = 1 + int(random() % 7), kv_heads = 1 << (random() % 3);
     const plan::Plan plan = samples::random_plan(random, num_layers);
     if (random() % 3 == 0)
@@ -74,7 +74,7 @@ TEST(StageMemory, MatchesLiveBytesOfOtherFamilies) {
 
 TEST(StageMemory, MatchesLiveBytesOfStagesThatDiffer) {
   std::mt19937 random(2);
-  for (int trial = 0; trial < test::trials(40) && !testing::Test::HasFailure(); ++trial) {
+  for (int trial = 0; trial < test::trials(20) && !testing::Test::HasFailure(); ++trial) {
     const model::Config model = samples::small_model(2 + int(random() % 5), random() % 2 == 0);
     plan::Plan plan = test::mixed_plan(random, model, 16);
     for (plan::Stage& stage : plan.stages) {  // the knobs that the formulas know
@@ -88,7 +88,7 @@ TEST(StageMemory, MatchesLiveBytesOfStagesThatDiffer) {
 
 TEST(StageMemory, MatchesLiveBytesOfStagesWithoutLayers) {
   std::mt19937 random(3);
-  for (int trial = 0; trial < test::trials(40) && !testing::Test::HasFailure(); ++trial) {
+  for (int trial = 0; trial < test::trials(20) && !testing::Test::HasFailure(); ++trial) {
     model::Config model = samples::small_model(3 + int(random() % 4), random() % 2 == 0);
     if (trial % 2 == 1) model.head_tokens = 24;
     plan::Plan plan = test::mixed_plan(random, model, 16);
@@ -139,7 +139,7 @@ void widen(std::mt19937& random, model::Config& model) {
 TEST(StageMemory, ComesCloseWhereWholeMatricesAreUpdated) {
   std::mt19937 random(11);
   Comparison all;
-  for (int trial = 0; trial < test::trials(40); ++trial) {
+  for (int trial = 0; trial < test::trials(20); ++trial) {
     const int num_layers = 1 + int(random() % (trial % 2 == 0 ? 5 : 16));
     plan::Plan plan = samples::random_plan(random, num_layers, 5);
     if (trial % 4 != 0) plan = samples::with_moved_state(random, plan);
@@ -158,7 +158,7 @@ TEST(StageMemory, ComesCloseWhereWholeMatricesAreUpdated) {
 TEST(StageMemory, ComesCloseForEveryKnob) {
   std::mt19937 random(3);
   Comparison all;
-  for (int trial = 0; trial < test::trials(40); ++trial) {
+  for (int trial = 0; trial < test::trials(20); ++trial) {
     const int num_layers = 1 + int(random() % (trial % 2 == 0 ? 5 : 16));
     const plan::Plan plan =
         samples::with_moved_state(random, samples::random_plan(random, num_layers, 5));
@@ -197,7 +197,7 @@ TEST(StageMemory, ComesCloseForUpdatesOnTheHost) {
 TEST(StageMemory, ComesCloseForStagesWithoutLayers) {
   std::mt19937 random(13);
   int compared = 0, close = 0;
-  for (int trial = 0; trial < test::trials(40); ++trial) {
+  for (int trial = 0; trial < test::trials(20); ++trial) {
     model::Config model = samples::small_model(3 + int(random() % 4), random() % 2 == 0);
     widen(random, model);
     plan::Plan plan = test::mixed_plan(random, model, 16);
@@ -395,7 +395,7 @@ TEST(StageMemory, ComesCloseForSharedSequences) {
 TEST(StageMemory, ComesCloseForFrozenBlocks) {
   std::mt19937 random(5);
   Comparison one, several;
-  for (int trial = 0; trial < test::trials(40); ++trial) {
+  for (int trial = 0; trial < test::trials(20); ++trial) {
     auto [plan, model] = small_case(random, trial % 3 == 0 ? 4 : 1);
     model.frozen_blocks = 1 + int(random() % unsigned(model.num_layers + 1));
     const bool alone = plan.num_stages() == 1;

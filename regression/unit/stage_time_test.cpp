@@ -510,13 +510,13 @@ TEST(StageTime, CollectivesTakeAsLongAsTheSlowestPairOfNodesLetsThem) {
 }
 
 TEST(StageTime, OneStageIsWithinTwoPercentOfTheSimulation) {
-  const Off off = one_stage_off(4, 40, [](std::mt19937&, plan::Plan plan) { return plan; });
+  const Off off = one_stage_off(4, 24, [](std::mt19937&, plan::Plan plan) { return plan; });
   EXPECT_LE(off.most, 0.02);
   EXPECT_LE(off.mean, 0.005);
 }
 
 TEST(StageTime, ShardedAndOffloadedStateIsWithinTenPercentOfTheSimulation) {
-  const Off off = one_stage_off(8, 60, samples::with_moved_state);
+  const Off off = one_stage_off(8, 32, samples::with_moved_state);
   EXPECT_LE(off.most, 0.09);
   EXPECT_LE(off.mean, 0.012);
 }
@@ -525,7 +525,7 @@ TEST(StageTime, ShardedAndOffloadedStateIsWithinTenPercentOfTheSimulation) {
 TEST(StageTime, SharedSequencesAreCloseToTheSimulation) {
   std::mt19937 random(15);
   double most = 0.0, mean = 0.0;
-  constexpr int trials = 40;
+  constexpr int trials = 24;
   for (int compared = 0; compared < trials;) {
     plan::Plan plan = samples::with_moved_state(random, samples::random_plan(random, 4, 1));
     const model::Config model = samples::small_model(4);
@@ -542,7 +542,7 @@ TEST(StageTime, SharedSequencesAreCloseToTheSimulation) {
 TEST(StageTime, StepsOfWholeMatricesAreCloseToTheSimulation) {
   std::mt19937 random(17);
   double most = 0.0, mean = 0.0;
-  constexpr int trials = 48;
+  constexpr int trials = 24;
   for (int trial = 0; trial < trials; ++trial) {
     const int num_layers = 1 + int(random() % 6);
     plan::Plan plan = samples::random_plan(random, num_layers, 1);
@@ -579,7 +579,7 @@ TEST(StageTime, StagesOnDiskAreCloseToTheSimulation) {
     plan.stages[0].optim_offload_ratio = plan.stages[0].act_offload_ratio = 1.0;
     return samples::with_disk(random, plan);
   };
-  const Off off = one_stage_off(11, 40, on_disk);
+  const Off off = one_stage_off(11, 24, on_disk);
   EXPECT_LE(off.most, 0.17);
   EXPECT_LE(off.mean, 0.02);
 }
@@ -589,7 +589,7 @@ TEST(StageTime, StagesOnDiskAreCloseToTheSimulation) {
 TEST(StageTime, UpdatesOnTheHostAreCloseToTheSimulation) {
   std::mt19937 random(13);
   double mean = 0.0;
-  constexpr int trials = 48;
+  constexpr int trials = 24;
   for (int trial = 0; trial < trials; ++trial) {
     const int num_layers = 1 + int(random() % 6);
     plan::Plan plan = samples::random_plan(random, num_layers, 1);
@@ -640,13 +640,13 @@ void expect_balanced_pipeline_close(const plan::Plan& drawn, int trial, double m
 
 TEST(StageTime, BalancedPipelinesAreWithinThreePercentOfTheSimulation) {
   std::mt19937 random(5);
-  for (int trial = 0; trial < 30; ++trial)
+  for (int trial = 0; trial < 16; ++trial)
     expect_balanced_pipeline_close(samples::random_plan(random, 4), trial, 0.03);
 }
 
 TEST(StageTime, PipelinesWithMovedStateAreWithinFivePercentOfTheSimulation) {
   std::mt19937 random(9);
-  for (int trial = 0; trial < 30; ++trial) {
+  for (int trial = 0; trial < 16; ++trial) {
     const plan::Plan drawn = samples::random_plan(random, 4);
     expect_balanced_pipeline_close(samples::with_moved_state(random, drawn), trial, 0.05);
   }
@@ -654,7 +654,7 @@ TEST(StageTime, PipelinesWithMovedStateAreWithinFivePercentOfTheSimulation) {
 
 TEST(StageTime, UnbalancedPipelinesAreCloseToTheSimulation) {
   std::mt19937 random(6);
-  for (int trial = 0; trial < 30; ++trial) {
+  for (int trial = 0; trial < 16; ++trial) {
     const plan::Plan plan = samples::random_plan(random, 6);
     const double found = ratio(plan, samples::small_model(6), faster(1));
     EXPECT_GE(found, 0.96) << plan::text(plan);
@@ -664,7 +664,7 @@ TEST(StageTime, UnbalancedPipelinesAreCloseToTheSimulation) {
 
 TEST(StageTime, StagesThatDifferAreCloseToTheSimulation) {
   std::mt19937 random(7);
-  for (int trial = 0; trial < 30; ++trial) {
+  for (int trial = 0; trial < 16; ++trial) {
     const model::Config model = samples::small_model(6);
     const plan::Plan plan = test::mixed_plan(random, model, 12);
     const double found = ratio(plan, model, faster(1));
