@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "base/hash.hpp"
 #include "symbolic/batch.hpp"
 
 namespace brume::tuner {
@@ -97,10 +98,7 @@ struct Grid::Priced {
   struct Hash {
     std::size_t operator()(const std::vector<double>& numbers) const {
       std::size_t sum = numbers.size();
-      for (const double number : numbers) {
-        sum = (sum ^ std::hash<double>{}(number)) * 0x9E3779B97F4A7C15u;
-        sum ^= sum >> 32;
-      }
+      for (const double number : numbers) sum = hash_with(sum, std::hash<double>{}(number));
       return sum;
     }
   };
