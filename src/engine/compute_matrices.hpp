@@ -61,7 +61,7 @@ void ComputeOf<Storage>::matrix_step(const Operands& o, const StepScalars& step)
     const MatrixParts parts = matrix_parts(parameter, piece, tp_, place_.ep);
     const bool is_cut = parts.on_rank.size() > 1;
     const int here = is_cut ? tp_rank_ : 0;
-    const model::Matrices &whole = parts.whole, &mine = parts.on_rank[std::size_t(here)];
+    const model::Matrices &whole = parts.whole, &mine = parts.on_rank[here];
     const bool transposed = whole.rows > whole.columns;
     const std::int64_t m = std::min(whole.rows, whole.columns),
                        n = std::max(whole.rows, whole.columns);
@@ -96,9 +96,8 @@ void ComputeOf<Storage>::matrix_step(const Operands& o, const StepScalars& step)
         const std::int64_t from = std::max(first, state.first), to = std::min(end, state.end);
         if (from < to)
           kernels::step_along<Storage>(1.0f - lr * rule.weight_decay, length, orthogonal,
-                                       transposed, parts.places[std::size_t(here)],
-                                       int(mine.columns), from - begin,
-                                       updated(weights, state, from, to));
+                                       transposed, parts.places[here], int(mine.columns),
+                                       from - begin, updated(weights, state, from, to));
       }
     }
   }
