@@ -97,19 +97,17 @@ perf: all
 	$(BUILD)/perf/perf_step
 	$(BUILD)/perf/perf_generation
 	test ! -x $(BUILD)/perf/perf_on_paper || $(BUILD)/perf/perf_on_paper
-	$(BUILD)/perf/perf_interference
 	$(BUILD)/perf/perf_pipeline
-	$(BUILD)/perf/perf_mist_tuner
 	$(BUILD)/perf/perf_mist_measured
 	$(BUILD)/perf/perf_published
 	for ranks in 1 2 4; do mpirun -n $$ranks --oversubscribe --bind-to none $(BUILD)/perf/perf_overlap; done
 	for ranks in 1 2; do mpirun -n $$ranks --bind-to none $(BUILD)/perf/perf_prediction; done
-	for ranks in 2 4; do mpirun -n $$ranks --oversubscribe --bind-to none $(BUILD)/perf/perf_schedules; done
-	for ranks in 1 2; do mpirun -n $$ranks --bind-to none $(BUILD)/perf/perf_contexts; done
-	mpirun -n 2 --bind-to none $(BUILD)/perf/perf_optimizers
+	for ranks in 2 4; do mpirun -n $$ranks --oversubscribe --bind-to none $(BUILD)/perf/perf_plans schedules; done
+	for ranks in 1 2; do mpirun -n $$ranks --bind-to none $(BUILD)/perf/perf_plans contexts; done
+	mpirun -n 2 --bind-to none $(BUILD)/perf/perf_plans optimizers
 	for ranks in 1 2; do mpirun -n $$ranks --bind-to none $(BUILD)/perf/perf_checkpoint; done
-	mpirun -n 2 --bind-to none $(BUILD)/perf/perf_alternatives
-	$(BUILD)/perf/perf_scale perf/decks/llama-70b.toml 1 8 128
+	mpirun -n 2 --bind-to none $(BUILD)/perf/perf_plans alternatives
+	for nodes in 1 8 128; do $(BUILD)/brume plan perf/decks/llama-70b.toml --set cluster.nodes=$$nodes | grep ^search; done
 
 # The pictures of pages: a plan, and benchmark results from perf/data.
 figures: all

@@ -1,7 +1,7 @@
 /// @file Brume's plan beside the best that narrower searches find, at equal memory limits,
 /// measured.
 ///
-///   mpirun -n 2|4 perf_alternatives [rounds]
+///   mpirun -n 2|4 perf_plans alternatives [rounds]
 ///
 /// megatron-like: equal stages, all or no layers recomputed, ZeRO-0 or 1, nothing offloaded.
 /// deepspeed-like: data parallelism only, any ZeRO level, all or no layers recomputed, optimizer
@@ -10,8 +10,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -21,6 +21,7 @@
 #include "kernels/types.hpp"
 #include "measure.hpp"
 #include "planned.hpp"
+#include "plans.hpp"
 #include "schedule/compile.hpp"
 #include "schedule/simulate.hpp"
 #include "tuner/tuner.hpp"
@@ -192,9 +193,7 @@ void run(comm::Session& session, comm::Communicator& world, int rounds) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  comm::Session session;
-  const auto world = session.world();
-  device::use_device(session.node_rank(), world->size());
-  run(session, *world, argc > 1 ? std::atoi(argv[1]) : 7);
+void brume::perf::alternatives(comm::Session& session, comm::Communicator& world,
+                               std::span<const int> numbers) {
+  run(session, world, number(numbers, 0, 7));
 }

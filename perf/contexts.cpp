@@ -1,13 +1,13 @@
 /// @file Ways in which ranks share one long sequence: predicted and measured in one run.
 ///
-///   mpirun -n 1|2|4 perf_contexts [tokens [rounds]]
+///   mpirun -n 1|2|4 perf_plans contexts [tokens [rounds]]
 ///
 /// Prints for each split the predicted and the measured step time, and the memory of a rank's
 /// buffers. One rank is the baseline of efficiency.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,6 +19,7 @@
 #include "measure.hpp"
 #include "plan/shapes.hpp"
 #include "planned.hpp"
+#include "plans.hpp"
 #include "schedule/compile.hpp"
 #include "schedule/simulate.hpp"
 
@@ -77,9 +78,7 @@ void run(comm::Session& session, comm::Communicator& world, int tokens, int roun
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  comm::Session session;
-  const auto world = session.world();
-  device::use_device(session.node_rank(), world->size());
-  run(session, *world, argc > 1 ? std::atoi(argv[1]) : 16384, argc > 2 ? std::atoi(argv[2]) : 3);
+void brume::perf::contexts(comm::Session& session, comm::Communicator& world,
+                           std::span<const int> numbers) {
+  run(session, world, number(numbers, 0, 16384), number(numbers, 1, 3));
 }

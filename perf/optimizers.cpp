@@ -1,13 +1,13 @@
 /// @file A training step with each optimizer, and of Muon under each way to cut matrices: predicted
 /// and measured in one run.
 ///
-///   mpirun -n 1|2|4 perf_optimizers [sequences [rounds]]
+///   mpirun -n 1|2|4 perf_plans optimizers [sequences [rounds]]
 ///
 /// Prints predicted and measured step time and the memory of a rank's buffers. AdamW is the
 /// baseline.
 #include <fmt/format.h>
 
-#include <cstdlib>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +18,7 @@
 #include "kernels/types.hpp"
 #include "measure.hpp"
 #include "planned.hpp"
+#include "plans.hpp"
 #include "schedule/compile.hpp"
 #include "schedule/simulate.hpp"
 
@@ -100,9 +101,7 @@ void run(comm::Session& session, comm::Communicator& world, int sequences, int r
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  comm::Session session;
-  const auto world = session.world();
-  device::use_device(session.node_rank(), world->size());
-  run(session, *world, argc > 1 ? std::atoi(argv[1]) : 4, argc > 2 ? std::atoi(argv[2]) : 3);
+void brume::perf::optimizers(comm::Session& session, comm::Communicator& world,
+                             std::span<const int> numbers) {
+  run(session, world, number(numbers, 0, 4), number(numbers, 1, 3));
 }

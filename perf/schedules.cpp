@@ -1,6 +1,6 @@
 /// @file Orders of a pipeline side by side: what each takes of 1F1B's time, predicted and measured.
 ///
-///   mpirun -n 2|4 perf_schedules [rounds]
+///   mpirun -n 2|4 perf_plans schedules [rounds]
 ///
 /// One rank a stage, with few microbatches (2 S) and with many (8 S). In each round (3 of them, if
 /// not told otherwise) the machine is profiled, and each plan takes a step. `in theory` is (G + (S
@@ -9,7 +9,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <iterator>
 #include <span>
 #include <string>
@@ -22,6 +21,7 @@
 #include "kernels/types.hpp"
 #include "measure.hpp"
 #include "planned.hpp"
+#include "plans.hpp"
 #include "price/price.hpp"
 #include "schedule/compile.hpp"
 #include "schedule/simulate.hpp"
@@ -136,9 +136,7 @@ void run(comm::Session& session, comm::Communicator& world, int rounds) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  comm::Session session;
-  const auto world = session.world();
-  device::use_device(session.node_rank(), world->size());
-  run(session, *world, argc > 1 ? std::atoi(argv[1]) : 3);
+void brume::perf::schedules(comm::Session& session, comm::Communicator& world,
+                            std::span<const int> numbers) {
+  run(session, world, number(numbers, 0, 3));
 }

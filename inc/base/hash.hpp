@@ -1,6 +1,7 @@
-/// @file A hash of texts, against accidents.
+/// @file Hashes of texts and of numbers, against accidents.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 
@@ -18,5 +19,11 @@ class Fnv1a {
  private:
   std::uint64_t hash_ = 0xCBF29CE484222325u;
 };
+
+/// The hash of several numbers, from that of all but the last one.
+constexpr std::size_t hash_with(std::size_t sum, std::size_t number) {
+  sum = (sum ^ number) * 0x9E3779B97F4A7C15u;
+  return sum ^ sum >> 32;
+}
 
 }  // namespace brume

@@ -7,7 +7,8 @@
 #include <vector>
 
 #include "comm/communicator.hpp"
-#include "engine/engine.hpp"
+#include "engine/settings.hpp"
+#include "engine/slab.hpp"
 #include "model/model.hpp"
 #include "plan/plan.hpp"
 

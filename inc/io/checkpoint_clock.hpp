@@ -33,6 +33,9 @@ double best_interval_s(double cost_s, double mtbf_s);
 /// @source            Daly, "A higher order estimate of the optimum checkpoint interval" (2006)
 double goodput(double interval_s, double cost_s, double mtbf_s, double restart_s);
 
+/// Time to write a checkpoint, expected before one has been written.
+double usual_write_s(double bytes_of_node);
+
 /// Says when a checkpoint is due: after given steps, after a given time or, where neither is given,
 /// after best_interval_s() of what a checkpoint was seen to cost.
 class CheckpointClock {

@@ -1,6 +1,7 @@
 /// @file One rank computes and trains adapters like PEFT: small models with different targets,
 /// ranks, scalings, layers and modules that are trained whole, against the numbers of
 /// regression/pytorch/adapters.json.
+#include "kernels_main.hpp"
 #include "transformers_run.hpp"
 
 namespace brume::engine {
@@ -26,9 +27,3 @@ INSTANTIATE_TEST_SUITE_P(Peft, Adapters,
 
 }  // namespace
 }  // namespace brume::engine
-
-int main(int argc, char** argv) {
-  ::testing::InitGoogleTest(&argc, argv);
-  const brume::kernels::Runtime runtime(1);
-  return RUN_ALL_TESTS();
-}

@@ -37,6 +37,11 @@ double time_with_failures_s(double interval_s, double cost_s, double mtbf_s, dou
   return time_s;
 }
 
+TEST(CheckpointClock, AnUnknownDiskWritesAtAModestSpeed) {
+  EXPECT_DOUBLE_EQ(io::usual_write_s(1e9), 10.0);
+  EXPECT_EQ(io::usual_write_s(0.0), 0.0);
+}
+
 TEST(CheckpointClock, BestIntervalLosesLeast) {
   const double cost_s = 2.0, mtbf_s = 3600.0, work_s = 1e7;
   const double best_s = io::best_interval_s(cost_s, mtbf_s);

@@ -18,7 +18,7 @@
 #include "device/device.hpp"
 #include "engine/generator.hpp"
 #include "io/shared_weights.hpp"
-#include "kernels/types.hpp"
+#include "kernels_main.hpp"
 #include "trials.hpp"
 #include "whole_tensors.hpp"
 
@@ -383,9 +383,3 @@ TEST_F(CheckpointTest, AnotherModelIsRefusedByTensor) {
 
 }  // namespace
 }  // namespace brume::io
-
-int main(int argc, char** argv) {
-  ::testing::InitGoogleTest(&argc, argv);
-  const brume::kernels::Runtime runtime(1);
-  return RUN_ALL_TESTS();
-}

@@ -19,7 +19,7 @@
 #include "base/error.hpp"
 #include "contract.hpp"
 #include "data/token_writer.hpp"
-#include "kernels/types.hpp"
+#include "kernels_main.hpp"
 #include "own_folder.hpp"
 #include "refusal.hpp"
 
@@ -1425,9 +1425,3 @@ TEST(Engine, RefusesAWorldOfTheWrongSize) {
 
 }  // namespace
 }  // namespace brume::engine
-
-int main(int argc, char** argv) {
-  ::testing::InitGoogleTest(&argc, argv);
-  const brume::kernels::Runtime runtime(1);
-  return RUN_ALL_TESTS();
-}

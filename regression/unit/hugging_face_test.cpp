@@ -18,7 +18,7 @@
 #include "engine/generator.hpp"
 #include "hugging_face_files.hpp"
 #include "io/checkpoint.hpp"
-#include "kernels/types.hpp"
+#include "kernels_main.hpp"
 #include "own_folder.hpp"
 #include "refusal.hpp"
 
@@ -998,9 +998,3 @@ TEST(HuggingFaceConfig, ModelsWithoutCounterpartAreRefused) {
 
 }  // namespace
 }  // namespace brume::interop
-
-int main(int argc, char** argv) {
-  ::testing::InitGoogleTest(&argc, argv);
-  const brume::kernels::Runtime runtime(1);
-  return RUN_ALL_TESTS();
-}

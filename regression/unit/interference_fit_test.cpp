@@ -7,6 +7,7 @@
 
 #include "base/error.hpp"
 #include "co_runs.hpp"
+#include "hardware/profile.hpp"
 
 namespace brume::hardware {
 namespace {
@@ -159,6 +160,16 @@ TEST_P(MeasuredCoRuns, FitPredictsTheHalfThatItHasNotSeen) {
 
 INSTANTIATE_TEST_SUITE_P(Machines, MeasuredCoRuns,
                          ::testing::Values(std::pair{"l4", 0.025}, std::pair{"a100", 0.08}));
+
+// Tables of the profile are rounded to four digits.
+TEST(InterferenceFit, ProfileOfTheA100HasTheTablesOfItsCoRuns) {
+  const auto all = test::read_co_runs(BRUME_REGRESSION_DIR "/data/mist/co_runs.csv");
+  const Profile profile = load_profile("a100-40");
+  const test::Models fitted = test::fit_better(all.at("a100"));
+  EXPECT_EQ(profile.group_interference.size(), fitted.size());
+  for (const auto& [shape, model] : fitted)
+    expect_near(profile.interference_model(shape.first, shape.second), model, 1e-4);
+}
 
 }  // namespace
 }  // namespace brume::hardware

@@ -12,7 +12,6 @@
 #include "price/price.hpp"
 #include "random_plan.hpp"
 #include "schedule/simulate.hpp"
-#include "schedule/steady.hpp"
 
 namespace brume::schedule {
 namespace {
@@ -109,22 +108,8 @@ INSTANTIATE_TEST_SUITE_P(Schedule, Bubble,
 
 TEST(Interleaved, TheFirstMicrobatchesTellTheTime) {
   std::mt19937 random(5);
-  const hardware::Profile profile = samples::round_profile(8);
-  int near = 0;
-  for (int i = 0; i < 8; ++i) {
-    model::Config model = samples::small_model(2, i % 2 == 0);
-    model.hidden_size = 256;
-    model.ffn_size = 1024;
-    plan::Plan plan = test::interleaved_plan(random, model, 16);
-    plan.microbatches = 60 + i;
-    plan.global_batch = plan.stages[0].microbatch * plan.stages[0].dp * plan.microbatches;
-    const double whole_s =
-        simulate(compile_all(plan, model, {.tight = false}), plan, model, profile).iteration_s;
-    const double off = std::abs(steady_time(plan, model, profile) / whole_s - 1.0);
-    EXPECT_LE(off, 0.04) << plan::text(plan);
-    near += off <= 0.02;
-  }
-  EXPECT_GE(near, 7);
+  test::expect_steady(
+      8, 1, [&](model::Config& model) { return test::interleaved_plan(random, model, 16); });
 }
 
 }  // namespace

@@ -14,7 +14,7 @@
 #include "base/error.hpp"
 #include "comm/device_group.hpp"
 #include "device/device.hpp"
-#include "kernels/types.hpp"
+#include "kernels_main.hpp"
 #include "late_stream.hpp"
 #include "stream_cases.hpp"
 
@@ -97,9 +97,3 @@ TEST(Profilers, SeeTasksByTheNamesOfTheTrace) {
 
 }  // namespace
 }  // namespace brume::engine
-
-int main(int argc, char** argv) {
-  ::testing::InitGoogleTest(&argc, argv);
-  const brume::kernels::Runtime runtime(1);
-  return RUN_ALL_TESTS();
-}

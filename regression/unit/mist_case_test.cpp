@@ -6,6 +6,7 @@
 
 #include "base/error.hpp"
 #include "interop/mist.hpp"
+#include "mist/deck.hpp"
 #include "mist_cases.hpp"
 
 namespace brume::mist {
@@ -27,32 +28,6 @@ model::Config config_of(const Expectation& e) {
           .vocab_size = int(m.vocab)};
 }
 
-plan::Plan plan_of(const Expectation& e) {
-  plan::Plan plan;
-  plan.microbatches = e.mist.microbatches;
-  int first = 0;
-  for (const Stage& stage : e.mist.stages) {
-    const Strategy& s = stage.strategy;
-    plan.stages.push_back({.first_layer = first,
-                           .layers = stage.layers,
-                           .nodes = stage.nodes,
-                           .devices_per_node = stage.ranks_per_node,
-                           .microbatch = s.microbatch,
-                           .dp = s.dp,
-                           .tp = s.tp,
-                           .zero_level = s.shard_weights + s.shard_grads + s.shard_optimizer,
-                           .ckpt_layers = stage.recomputed,
-                           .weight_offload_ratio = s.offload_weights,
-                           .grad_offload_ratio = s.offload_grads,
-                           .optim_offload_ratio = s.offload_optimizer,
-                           .act_offload_ratio = s.offload_saved});
-    first += stage.layers;
-  }
-  const plan::Stage& stage = plan.stages.front();
-  plan.global_batch = stage.microbatch * stage.dp * plan.microbatches;
-  return plan;
-}
-
 /// The shipped operator times that the case was counted with, and its own links and slowdowns.
 hardware::Profile profile_of(const Expectation& e) {
   const std::string name = e.operators.starts_with("l4_old") ? "l4-backup"
@@ -72,7 +47,7 @@ hardware::Profile profile_of(const Expectation& e) {
 }
 
 Case rebuilt(const Expectation& e) {
-  const plan::Plan plan = plan_of(e);
+  const plan::Plan plan = plan_of(e.mist);
   const Strategy ends = ends_of(plan, true);
   const bool data_parallel = ends.dp == e.mist.ends.dp && ends.tp == e.mist.ends.tp;
   const auto memory = std::int64_t(e.mist.hardware.memory_gib * gib);
@@ -115,7 +90,7 @@ Expectation quick_test() {
 
 TEST(MistPlans, AreIn1F1B) {
   for (int plan::Order::*knob : {&plan::Order::run_ahead, &plan::Order::zero_bubble}) {
-    plan::Plan plan = plan_of(quick_test());
+    plan::Plan plan = plan_of(quick_test().mist);
     ++(plan.order.*knob);
     EXPECT_THROW(case_of(plan, config_of(quick_test()), profile_of(quick_test()),
                          hardware::NodeGroup{.memory_bytes = 1 << 30}, {}),

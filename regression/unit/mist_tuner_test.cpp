@@ -2,7 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <ctime>
 #include <random>
+#include <string>
+#include <vector>
 
 #include "base/error.hpp"
 #include "mist/stage.hpp"
@@ -12,11 +18,29 @@ namespace brume::mist {
 namespace {
 
 /// What the original tuned: our plan must not be slower.
-class MistRuns : public testing::TestWithParam<MistTuning> {};
+class MistRuns : public testing::TestWithParam<MistTuning> {
+ protected:
+  /// Prints how many times as fast the search is, in processor time.
+  static void TearDownTestSuite() {
+    double sum = 0.0;
+    for (const double ratio : ratios_) sum += std::log(ratio);
+    if (!ratios_.empty())
+      std::printf(
+          "%.0f times as fast as Mist in geometric mean over the %zu runs of 5 s and more\n",
+          std::exp(sum / double(ratios_.size())), ratios_.size());
+  }
+  static inline std::vector<double> ratios_;  ///< by run: seconds of the original over ours
+};
 
 TEST_P(MistRuns, AreNotBeaten) {
-  const Tuned ours = tune(GetParam().job, GetParam().space);
-  EXPECT_LE(ours.prediction.iteration_s, GetParam().best_s * (1.0 + 1e-7));
+  double least_s = 1e9;
+  for (int repeat = 0; repeat < 3; ++repeat) {
+    const std::clock_t begin = std::clock();
+    const Tuned ours = tune(GetParam().job, GetParam().space);
+    least_s = std::min(least_s, double(std::clock() - begin) / CLOCKS_PER_SEC);
+    EXPECT_LE(ours.prediction.iteration_s, GetParam().best_s * (1.0 + 1e-7));
+  }
+  if (GetParam().tuning_s >= 5.0) ratios_.push_back(GetParam().tuning_s / least_s);
 }
 
 // Each way to cut devices and batch alone. A plan with another memory rule or another space would

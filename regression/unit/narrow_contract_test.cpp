@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "contract.hpp"
-#include "kernels/types.hpp"
+#include "kernels_main.hpp"
 
 namespace brume::engine {
 namespace {
@@ -275,9 +275,3 @@ TEST(Float8Training, ComesWhereBfloat16Comes) {
 
 }  // namespace
 }  // namespace brume::engine
-
-int main(int argc, char** argv) {
-  ::testing::InitGoogleTest(&argc, argv);
-  const brume::kernels::Runtime runtime(1);
-  return RUN_ALL_TESTS();
-}

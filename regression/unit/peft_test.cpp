@@ -15,7 +15,7 @@
 #include "hugging_face_files.hpp"
 #include "interop/hugging_face.hpp"
 #include "io/checkpoint.hpp"
-#include "kernels/types.hpp"
+#include "kernels_main.hpp"
 #include "own_folder.hpp"
 #include "refusal.hpp"
 
@@ -547,9 +547,3 @@ TEST(AdapterNames, FalconsFewerKeyHeadsHaveNone) {
 
 }  // namespace
 }  // namespace brume::interop
-
-int main(int argc, char** argv) {
-  ::testing::InitGoogleTest(&argc, argv);
-  const brume::kernels::Runtime runtime(1);
-  return RUN_ALL_TESTS();
-}

@@ -44,6 +44,38 @@ TEST(Price, RanksOfAPlanFillNodes) {
   EXPECT_EQ(collective_s(profile, Collective::all_reduce, {1, 1}, 1e6), 0.0);
 }
 
+// Two stages of two ranks each: a node holds one stage, and the plan may turn the nodes round.
+TEST(Price, RanksAreOnTheNodesThatThePlanNames) {
+  plan::Plan plan;
+  for (int first = 0; first < 2; ++first)
+    plan.stages.push_back({.first_layer = first, .layers = 1, .devices_per_node = 2, .dp = 2});
+  for (int rank = 0; rank < 4; ++rank)
+    EXPECT_EQ(node_of(plan, hardware::Machine(profile), rank).index, rank / 2);
+  plan.node_order = {1, 0};
+  for (int rank = 0; rank < 4; ++rank)
+    EXPECT_EQ(node_of(plan, hardware::Machine(profile), rank).index, 1 - rank / 2);
+}
+
+// 2 GB/s and 1.2 GB/s, after 20 us.
+TEST(Price, TheDiskHasAPriceForEachDirection) {
+  EXPECT_NEAR(disk_read_s(profile, 1e8), 0.05002, 1e-6);
+  EXPECT_NEAR(disk_write_s(profile, 1e8), 0.08335, 1e-5);
+}
+
+TEST(Price, TheTableTellsWhereTimesAreFrom) {
+  const OperatorPrice by_roofline{"layer",
+                                  "matmul",
+                                  {4, 8},
+                                  {1.0, hardware::Source::roofline},
+                                  {2.0, hardware::Source::roofline}};
+  const OperatorPrice measured{
+      "head", "gelu", {16}, {3e-3, hardware::Source::measured}, {4e-3, hardware::Source::measured}};
+  const std::string text = price_table({by_roofline, measured, measured});
+  EXPECT_TRUE(text.starts_with("operator times: 2 measured, 0 interpolated, 1 by roofline\n"));
+  EXPECT_NE(text.find("4 x 8"), text.npos);
+  EXPECT_NE(text.find("3.00 ms"), text.npos);
+}
+
 /// Stages of one rank each, on these groups.
 plan::Plan on_groups(const std::vector<std::string>& groups) {
   plan::Plan plan;

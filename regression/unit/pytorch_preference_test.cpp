@@ -1,5 +1,6 @@
 /// @file Pairs of answers train like PyTorch: losses, accuracies, margins and gradient norms of
 /// regression/pytorch/preference.py, which TRL's DPOTrainer gives too.
+#include "kernels_main.hpp"
 #include "own_folder.hpp"
 #include "transformers_run.hpp"
 
@@ -73,9 +74,3 @@ INSTANTIATE_TEST_SUITE_P(Runs, PyTorchPreference, ::testing::Range(0, 3));
 
 }  // namespace
 }  // namespace brume::engine
-
-int main(int argc, char** argv) {
-  ::testing::InitGoogleTest(&argc, argv);
-  const brume::kernels::Runtime runtime(1);
-  return RUN_ALL_TESTS();
-}

@@ -1,4 +1,5 @@
 /// @file One rank trains like PyTorch: losses and gradient norms of regression/pytorch.
+#include "kernels_main.hpp"
 #include "pytorch_run.hpp"
 
 namespace brume::engine {
@@ -99,9 +100,3 @@ TEST(PyTorch, OwnHeadInFourMicrobatches) { expect_pytorch_numbers(false, 4); }
 
 }  // namespace
 }  // namespace brume::engine
-
-int main(int argc, char** argv) {
-  ::testing::InitGoogleTest(&argc, argv);
-  const brume::kernels::Runtime runtime(1);
-  return RUN_ALL_TESTS();
-}

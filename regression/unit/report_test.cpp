@@ -11,7 +11,9 @@
 #include <string>
 #include <vector>
 
+#include "../../src/report/html.hpp"
 #include "../../src/report/summary.hpp"
+#include "../../src/report/svg.hpp"
 #include "base/error.hpp"
 #include "io/metrics_log.hpp"
 #include "own_folder.hpp"
@@ -322,6 +324,26 @@ TEST_F(ReportTest, RefusesWhatIsNoRun) {
     std::ofstream(run / "trace.json", std::ios::trunc) << text;
     EXPECT_THROW(read_run(run), Error) << text;
   }
+}
+
+TEST(Pictures, TextsCannotEndTheirElement) {
+  EXPECT_EQ(escaped("a<b> & \"c\""), "a&lt;b&gt; &amp; &quot;c&quot;");
+  EXPECT_EQ(escaped(""), "");
+}
+
+TEST(Pictures, EachActivityHasAShadeOfItsOwn) {
+  std::set<int> shades;
+  for (int a = 0; a < schedule::num_activities; ++a) shades.insert(shade_of(schedule::Activity(a)));
+  EXPECT_EQ(std::ssize(shades), schedule::num_activities);
+  EXPECT_GE(*shades.begin(), 0);
+  EXPECT_LT(*shades.rbegin(), num_shades);
+}
+
+TEST(Pictures, ABarHasAPartPerSlice) {
+  const std::string text = bar({{0, 0.25, "a < b"}, {3, 0.5, "rest"}});
+  EXPECT_NE(text.find("width:25.00%"), text.npos);
+  EXPECT_NE(text.find("width:50.00%"), text.npos);
+  EXPECT_EQ(text.find("a < b"), text.npos);
 }
 
 TEST(PlanPage, ShowsEachStageAndRunsNothing) {

@@ -228,65 +228,54 @@ TEST(StageMemory, ComesCloseForStagesWithoutLayers) {
   EXPECT_GE(close, 90 * compared / 100) << close << " of " << compared;
 }
 
+/// Expects most ranks of random plans within 5 % or 1 MiB of their Programs' live bytes.
+/// @param plan_for  makes a plan for a model
+/// @param most_off  share of the live bytes by which no rank may be off
+/// @param near      least share of the ranks that are as close
+void compare_loosely(unsigned seed, int trials, double most_off, double near,
+                     const auto& plan_for) {
+  std::mt19937 random(seed);
+  int compared = 0, close = 0;
+  for (int trial = 0; trial < test::trials(trials); ++trial) {
+    model::Config model = samples::small_model(2, random() % 2 == 0);
+    model.hidden_size = 1024;
+    model.num_heads = 16;
+    model.ffn_size = 4096;
+    model.seq_len = samples::pick<int>(random, {128, 512, 2048});
+    const plan::Plan plan = plan_for(random, model);
+    const Prediction prediction = analyze(plan, model, samples::round_profile());
+    for (int i = 0; i < plan.pipeline_size(); ++i) {
+      const schedule::Program program = program_of(plan, model, i, plan.stages[i].dp - 1);
+      const double live = double(program.live_peak_bytes[0]);
+      const double off = std::abs(double(prediction.stages[i].peak_bytes()) - live);
+      ++compared;
+      close += off <= std::max(0.05 * live, 1048576.0);
+      EXPECT_LE(off, most_off * live) << "stage " << i << ", live " << live << "\n"
+                                      << plan::text(plan);
+    }
+  }
+  EXPECT_GE(close, near * compared) << close << " of " << compared;
+}
+
 // Ranks that hold several stages, of few layers and with all knobs but the disk. What passes
 // between stages, and what one chunk keeps for the next one, is not counted one by one: placement
 // is.
 TEST(StageMemory, ComesCloseForRanksOfSeveralStages) {
-  std::mt19937 random(5);
-  int compared = 0, near = 0;
-  for (int trial = 0; trial < test::trials(24); ++trial) {
-    model::Config model = samples::small_model(2, random() % 2 == 0);
-    model.hidden_size = 1024;
-    model.num_heads = 16;
-    model.ffn_size = 4096;
-    model.seq_len = samples::pick<int>(random, {128, 512, 2048});
+  compare_loosely(5, 24, 0.35, 0.55, [](std::mt19937& random, model::Config& model) {
     plan::Plan plan = test::interleaved_plan(random, model, 16);
     for (plan::Stage& stage : plan.stages) stage.optim_disk_ratio = stage.act_disk_ratio = 0.0;
-    const Prediction prediction = analyze(plan, model, samples::round_profile());
-    for (int i = 0; i < plan.pipeline_size(); ++i) {
-      const plan::Stage& stage = plan.stages[std::size_t(i)];
-      const schedule::Program program = program_of(plan, model, i, stage.dp - 1);
-      const StagePrediction& p = prediction.stages[std::size_t(i)];
-      const double live = double(program.live_peak_bytes[0]);
-      const double off = std::abs(double(p.peak_bytes()) - live);
-      ++compared;
-      near += off <= std::max(0.05 * live, 1048576.0);
-      EXPECT_LE(off, 0.35 * live) << "rank of stage " << i << ", predicted " << p.peak_bytes()
-                                  << ", live " << live << "\n"
-                                  << plan::text(plan);
-    }
-  }
-  EXPECT_GE(near, 55 * compared / 100) << near << " of " << compared;
+    return plan;
+  });
 }
 
 // The same where backwards are in two parts, with activations on the device.
 TEST(StageMemory, ComesCloseForSplitBackwards) {
-  std::mt19937 random(7);
-  int compared = 0, near = 0;
-  for (int trial = 0; trial < test::trials(16); ++trial) {
-    model::Config model = samples::small_model(2, random() % 2 == 0);
-    model.hidden_size = 1024;
-    model.num_heads = 16;
-    model.ffn_size = 4096;
-    model.seq_len = samples::pick<int>(random, {128, 512, 2048});
+  compare_loosely(7, 16, 0.25, 0.8, [](std::mt19937& random, model::Config& model) {
     plan::Plan plan = test::zero_bubble_plan(random, model, 16);
     for (plan::Stage& stage : plan.stages)
       stage.optim_disk_ratio = stage.act_disk_ratio = stage.act_offload_ratio = 0.0;
-    const Prediction prediction = analyze(plan, model, samples::round_profile());
-    for (int i = 0; i < plan.num_stages(); ++i) {
-      const plan::Stage& stage = plan.stages[std::size_t(i)];
-      const schedule::Program program = program_of(plan, model, i, stage.dp - 1);
-      const StagePrediction& p = prediction.stages[std::size_t(i)];
-      const double live = double(program.live_peak_bytes[0]);
-      const double off = std::abs(double(p.peak_bytes()) - live);
-      ++compared;
-      near += off <= std::max(0.05 * live, 1048576.0);
-      EXPECT_LE(off, 0.25 * live) << "stage " << i << ", predicted " << p.peak_bytes() << ", live "
-                                  << live << "\n"
-                                  << plan::text(plan);
-    }
-  }
-  EXPECT_GE(near, 80 * compared / 100) << near << " of " << compared;
+    return plan;
+  });
 }
 
 struct SmallCase {

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "contract.hpp"
-#include "kernels/types.hpp"
+#include "kernels_main.hpp"
 
 namespace brume::engine {
 namespace {
@@ -57,9 +57,3 @@ INSTANTIATE_TEST_SUITE_P(Engine, StoredLayers, ::testing::Range(0, test::trials(
 
 }  // namespace
 }  // namespace brume::engine
-
-int main(int argc, char** argv) {
-  ::testing::InitGoogleTest(&argc, argv);
-  const brume::kernels::Runtime runtime(1);
-  return RUN_ALL_TESTS();
-}

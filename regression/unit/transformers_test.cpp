@@ -1,5 +1,6 @@
 /// @file One rank computes and trains like the Transformers library: small models of each family,
 /// against the numbers of regression/pytorch/families.json.
+#include "kernels_main.hpp"
 #include "transformers_run.hpp"
 
 namespace brume::engine {
@@ -27,9 +28,3 @@ INSTANTIATE_TEST_SUITE_P(Transformers, Families,
 
 }  // namespace
 }  // namespace brume::engine
-
-int main(int argc, char** argv) {
-  ::testing::InitGoogleTest(&argc, argv);
-  const brume::kernels::Runtime runtime(1);
-  return RUN_ALL_TESTS();
-}

@@ -2,13 +2,13 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <xxhash.h>
 
 #include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <fstream>
 #include <map>
 #include <memory>
@@ -36,17 +36,11 @@ namespace {
 /// How long nothing may move where no verb says more [s]: big files on their way to a disk.
 constexpr double patience_s = 600.0;
 
-/// Of this process's program: FNV-1a of eight bytes at a time.
+/// Hash of this process's program.
 std::uint64_t program_hash() {
   constexpr std::int64_t most_bytes = std::int64_t{1} << 30;
   const Bytes program = read_file("/proc/self/exe", Failure::storage, most_bytes, Links::follow);
-  std::uint64_t hash = 0xcbf29ce484222325;
-  for (std::size_t i = 0; i < program.size(); i += sizeof hash) {
-    std::uint64_t word = 0;
-    std::memcpy(&word, program.data() + i, std::min(sizeof word, program.size() - i));
-    hash = (hash ^ word) * 0x100000001b3;
-  }
-  return hash;
+  return XXH3_64bits(program.data(), program.size());
 }
 
 /// Nodes may have programs for their processors, but on a node two are a mistake.

@@ -59,19 +59,19 @@ class Rounds {
   std::optional<std::int64_t> hand_out() {
     const int own = generator_.copy_index();
     std::vector<double> room(std::size_t(copies_) + 3);
-    room[std::size_t(own)] = scheduler_.room();
-    room[std::size_t(copies_)] = scheduler_.open();
-    room[std::size_t(copies_) + 1] = scheduler_.wants_prompts() ? 1.0 : 0.0;
+    room[own] = scheduler_.room();
+    room[copies_] = scheduler_.open();
+    room[copies_ + 1] = scheduler_.wants_prompts() ? 1.0 : 0.0;
     room.back() = calls_.stops && calls_.stops() ? 1.0 : 0.0;
     job_.all_reduce(room, comm::Reduction::max);
     if (room.back() > 0.0) return std::nullopt;
-    std::int64_t open = std::int64_t(room[std::size_t(copies_)]);
+    std::int64_t open = std::int64_t(room[copies_]);
     // One to each in turn, so that the last ones are spread evenly.
     for (bool any = true; any;) {
       any = false;
       for (int copy = 0; copy < copies_ && handed_out_ < std::ssize(asked_); ++copy) {
-        if (room[std::size_t(copy)] < 1.0) continue;
-        room[std::size_t(copy)] -= 1.0;
+        if (room[copy] < 1.0) continue;
+        room[copy] -= 1.0;
         any = true;
         ++open;
         if (copy == own) begin(handed_out_);
@@ -79,17 +79,17 @@ class Rounds {
       }
     }
     // Copies compute prompts at the same time, because they wait for each other after each round.
-    if (room[std::size_t(copies_) + 1] > 0.0) scheduler_.begin_prompts();
+    if (room[copies_ + 1] > 0.0) scheduler_.begin_prompts();
     return open;
   }
 
   const AnswerSettings& settings_of(const Asked& asked) const {
-    return questions_.prompts[std::size_t(asked.prompt)].settings;
+    return questions_.prompts[asked.prompt].settings;
   }
 
   void begin(std::int64_t id) {
-    const Asked& asked = asked_[std::size_t(id)];
-    scheduler_.add(id, questions_.tokens[std::size_t(asked.prompt)]);
+    const Asked& asked = asked_[id];
+    scheduler_.add(id, questions_.tokens[asked.prompt]);
     open_.emplace(id, OpenAnswer{asked, generation::Answer(settings_of(asked).stops)});
   }
 

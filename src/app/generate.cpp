@@ -119,7 +119,7 @@ class Generation {
     std::string errors;
     std::int64_t without = 0;
     for (std::int64_t i = 0; i < std::ssize(prompts_); ++i)
-      for (int sample = 0; sample < prompts_[std::size_t(i)].settings.samples; ++sample) {
+      for (int sample = 0; sample < prompts_[i].settings.samples; ++sample) {
         if (answered.contains({i, sample})) continue;
         const std::string refusal = refusal_of(i);
         if (refusal.empty()) {
@@ -141,22 +141,22 @@ class Generation {
   }
 
   const AnswerSettings& settings_of(const Asked& asked) const {
-    return prompts_[std::size_t(asked.prompt)].settings;
+    return prompts_[asked.prompt].settings;
   }
 
   std::string refusal_of(std::int64_t prompt) const {
     const int seq_len = answering_.model().seq_len;
-    return refusal(std::ssize(tokens_[std::size_t(prompt)]), seq_len, seq_len);
+    return refusal(std::ssize(tokens_[prompt]), seq_len, seq_len);
   }
 
   /// The line of an answer without its text.
   AnswerLine answer_line(const Asked& asked, const char* finish) const {
-    const Prompt& prompt = prompts_[std::size_t(asked.prompt)];
+    const Prompt& prompt = prompts_[asked.prompt];
     return {.prompt = asked.prompt,
             .sample = asked.sample,
             .question = &prompt,
             .finish = finish,
-            .prompt_tokens = std::ssize(tokens_[std::size_t(asked.prompt)])};
+            .prompt_tokens = std::ssize(tokens_[asked.prompt])};
   }
 
   // --- plan -------------------------------------------------------------------------------------
@@ -164,8 +164,8 @@ class Generation {
   void choose_plan() {
     std::int64_t longest = 1;
     for (const Asked& asked : asked_)
-      longest = std::max(
-          longest, std::ssize(tokens_[std::size_t(asked.prompt)]) + settings_of(asked).max_tokens);
+      longest =
+          std::max(longest, std::ssize(tokens_[asked.prompt]) + settings_of(asked).max_tokens);
     const int batch = int(std::clamp<std::int64_t>(std::ssize(asked_), 1, options_.batch));
     answering_.choose_plan(longest, batch);
     if (!leader_) return;

@@ -147,8 +147,8 @@ class Choice {
         const schedule::Arenas needed =
             engine::generator_bytes(one, least, plan::first_rank(one, stage));
         most_needed = std::max(most_needed, double(needed[std::size_t(schedule::Tier::device)]));
-        most_of_block = std::max(
-            most_of_block, key_bytes(one.stages[std::size_t(stage)], all) / all.generation.blocks);
+        most_of_block =
+            std::max(most_of_block, key_bytes(one.stages[stage], all) / all.generation.blocks);
       }
       bytes -= most_needed;
       block_bytes.push_back(most_of_block);

@@ -11,7 +11,6 @@
 #include "base/units.hpp"
 #include "io/checkpoint_clock.hpp"
 #include "price/price.hpp"
-#include "saving.hpp"
 
 namespace brume::app {
 namespace {
@@ -66,7 +65,7 @@ Failures failures(const deck::Deck& deck, const model::Config& model,
   const double bytes = checkpoint_bytes(model);
   const double cost_s =
       price::copy_out_s(machine.profile(plan.stages.front().group), bytes / plan.devices());
-  const double write_s = usual_write_s(bytes / nodes);
+  const double write_s = io::usual_write_s(bytes / nodes);
   Failures made{.mtbf_hours = keys.job_mtbf_hours(nodes), .restart_s = 60.0 * keys.restart_minutes};
   io::CheckpointClock clock({.steps = keys.checkpoint_every,
                              .minutes = keys.checkpoint_minutes,

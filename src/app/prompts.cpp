@@ -190,7 +190,7 @@ Answered read_answered(const fs::path& file, const std::vector<Prompt>& prompts,
     };
     const std::int64_t index = whole_number("index", -1), sample = whole_number("sample", 0);
     require_answer(index >= 0 && index < std::ssize(prompts) && sample >= 0, number);
-    const Prompt& prompt = prompts[std::size_t(index)];
+    const Prompt& prompt = prompts[index];
     const std::optional<bool> error = is_error(object, prompt);
     require_answer(sample < prompt.settings.samples && error && answers(object, prompt), number);
     const bool same = object.value("fingerprint", json()) == prompt.fingerprint;

@@ -139,12 +139,6 @@ void check_steps_left(const io::CheckpointInfo& checkpoint, std::int64_t last_st
 
 }  // namespace
 
-double elements(const std::vector<engine::Slab>& slabs) {
-  double sum = 0.0;
-  for (const engine::Slab& slab : slabs) sum += double(slab.elements);
-  return sum;
-}
-
 std::string data_text(const data::Sampler& data, const deck::Deck& deck) {
   const std::vector<data::TokenFileIdentity> files = data.identities();
   std::string text;

@@ -29,9 +29,6 @@ std::optional<io::CheckpointInfo> find_resume(comm::Communicator& world, const R
                                               const std::string& data_text,
                                               const std::string& deck_text, std::int64_t last_step);
 
-/// Elements of all slabs, for what shows progress.
-double elements(const std::vector<engine::Slab>& slabs);
-
 /// Fills the engine from a checkpoint; of other data than `data_text` it goes on with the first
 /// sample. Collective. @throws AgreedError(storage)
 void load(const io::CheckpointInfo& checkpoint, const std::string& data_text,

@@ -11,7 +11,7 @@
 #include "engine/engine.hpp"
 #include "io/metrics_log.hpp"
 #include "io/trace.hpp"
-#include "prepare.hpp"
+#include "prepared.hpp"
 #include "screen.hpp"
 
 namespace brume::app {

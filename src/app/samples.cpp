@@ -105,7 +105,7 @@ std::vector<io::SampleRow> Samples::answer(engine::Engine& engine, int threads,
       const auto index = object.at("index").get<std::int64_t>();
       rows.push_back({.step = engine.steps_done(),
                       .index = index,
-                      .prompt = asked.prompts[std::size_t(index)].text,
+                      .prompt = asked.prompts[index].text,
                       .text = object.at("text"),
                       .finish = object.at("finish"),
                       .tokens = object.at("tokens")});

@@ -22,7 +22,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr double usual_disk_bytes_per_s = 100e6;   ///< that a node writes to
 constexpr double slowest_disk_bytes_per_s = 10e6;  ///< below it counts as broken
 constexpr double least_write_limit_s = 300.0;      ///< however little there is to write
 /// What buffers of MPI, HDF5 and the like of a rank may come to take once it trains.
@@ -30,8 +29,6 @@ constexpr std::int64_t library_bytes = std::int64_t{32} << 20;
 constexpr std::int64_t least_copy_bytes = std::int64_t{16} << 20;  ///< however little is left
 
 }  // namespace
-
-double usual_write_s(double bytes_of_node) { return bytes_of_node / usual_disk_bytes_per_s; }
 
 HostBytes reckon_host_bytes(const std::vector<schedule::Program>& programs, const Prepared& run,
                             comm::Communicator& crew) {
@@ -77,7 +74,7 @@ Saving::Saving(const Prepared& run, const comm::Session& session, comm::Communic
   for (std::size_t i = 0; i < bytes.trained.size(); ++i)
     most_bytes = std::max(most_bytes, double(bytes.trained[i] + bytes.constant[i]));
   const double node_bytes = most_bytes * session.ranks_per_node();
-  write_s_ = usual_write_s(node_bytes);
+  write_s_ = io::usual_write_s(node_bytes);
   limit_s_ = least_write_limit_s + node_bytes / slowest_disk_bytes_per_s;
   if (crew.rank() == 0 && run.deck.output.checkpoints)
     log::debug("checkpoints: this rank writes {}{}; {}", format_bytes(double(own_bytes)),

@@ -13,7 +13,7 @@
 #include "io/checkpoint.hpp"
 #include "io/checkpoint_clock.hpp"
 #include "io/run_file.hpp"
-#include "prepare.hpp"
+#include "prepared.hpp"
 #include "schedule/program.hpp"
 
 namespace brume::app {
@@ -25,9 +25,6 @@ struct HostBytes {
   std::vector<std::int64_t> constant;   ///< that it writes besides, where no file has them
   std::vector<std::int64_t> most_copy;  ///< that deck and plan leave room for
 };
-
-/// Time to write a checkpoint, expected before one has been written.
-double usual_write_s(double bytes_of_node);
 
 /// By rank 0; the others give no Programs. Collective.
 HostBytes reckon_host_bytes(const std::vector<schedule::Program>& programs, const Prepared& run,

@@ -53,7 +53,7 @@ Expectation Training::expected() const {
   Expectation expected = expectation(run_, description_.predicted_iteration_s, predicted_.front(),
                                      session_.ranks_per_node());
   for (int c = 0; predicted_evaluation_ && c < schedule::num_channels; ++c)
-    expected.busy_s[std::size_t(c)] += io::busy_s(*predicted_evaluation_, schedule::Channel(c));
+    expected.busy_s[c] += io::busy_s(*predicted_evaluation_, schedule::Channel(c));
   return expected;
 }
 

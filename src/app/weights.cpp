@@ -15,7 +15,6 @@
 #include "comm/agree.hpp"
 #include "deck/deck.hpp"
 #include "interop/hugging_face.hpp"
-#include "resume.hpp"
 
 namespace brume::app {
 namespace {
@@ -63,6 +62,12 @@ std::vector<engine::Slab> weights_of(std::vector<engine::Slab> slabs) {
 }
 
 }  // namespace
+
+double elements(const std::vector<engine::Slab>& slabs) {
+  double sum = 0.0;
+  for (const engine::Slab& slab : slabs) sum += double(slab.elements);
+  return sum;
+}
 
 std::optional<io::CheckpointInfo> find_weights(comm::Communicator& world,
                                                const std::string& directory) {

@@ -34,6 +34,9 @@ std::string model_text_at(const io::CheckpointInfo& checkpoint, const model::Con
 /// Whether a checkpoint holds an adapter.
 bool has_adapter(const io::CheckpointInfo& checkpoint);
 
+/// Number of elements of all slabs.
+double elements(const std::vector<engine::Slab>& slabs);
+
 /// Fills slabs from a checkpoint; an adapter that it does not hold keeps its initial values.
 /// @throws Error(storage)
 void read_slabs(const io::CheckpointInfo& checkpoint, std::vector<engine::Slab> slabs,

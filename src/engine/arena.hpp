@@ -7,7 +7,7 @@
 
 #include "device/memory.hpp"
 #include "device/scratch_file.hpp"
-#include "engine/engine.hpp"
+#include "engine/settings.hpp"
 #include "schedule/program.hpp"
 
 namespace brume::engine {

@@ -5,8 +5,10 @@
 #include <map>
 #include <vector>
 
-#include "engine/engine.hpp"
+#include "engine/optimizer.hpp"
+#include "model/model.hpp"
 #include "operands.hpp"
+#include "plan/plan.hpp"
 
 namespace brume::engine {
 

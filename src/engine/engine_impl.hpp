@@ -204,7 +204,7 @@ struct Engine::Impl {
     }
     PreferenceResult result = prefer(settings.preference, sequences);
     for (const std::int64_t sequence : batches.own_sequences())
-      scalars.factors.push_back(float(scale * result.factors[std::size_t(sequence)]));
+      scalars.factors.push_back(float(scale * result.factors[sequence]));
     return result;
   }
 

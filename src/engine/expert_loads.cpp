@@ -1,8 +1,7 @@
-/// @file Loads of experts, and the corrections of their choice.
+#include "engine/expert_loads.hpp"
+
 #include <algorithm>
 #include <numeric>
-
-#include "engine/engine.hpp"
 
 namespace brume::engine {
 

@@ -137,7 +137,7 @@ struct Generator::Impl {
   /// @return the end of its part of the message
   std::byte* copy_keys(const KeyMove& move, std::span<const std::int32_t> blocks, std::byte* part,
                        bool gives) const {
-    const KeyHeads heads(plan.stages[std::size_t(place.stage)], place.at[model::Axis::tp], model);
+    const KeyHeads heads(plan.stages[place.stage], place.at[model::Axis::tp], model);
     const auto cache = std::ranges::find_if(all.back().program.buffers, [&](const Buffer& b) {
       return b.content == schedule::Content::cache && b.block == move.layer + 1;
     });

@@ -7,7 +7,7 @@
 
 #include "arena.hpp"
 #include "comm/communicator.hpp"
-#include "engine/engine.hpp"
+#include "engine/settings.hpp"
 
 namespace brume::engine {
 

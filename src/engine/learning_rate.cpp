@@ -4,7 +4,7 @@
 #include <numbers>
 
 #include "base/error.hpp"
-#include "engine/engine.hpp"
+#include "engine/optimizer.hpp"
 
 namespace brume::engine {
 

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "engine/engine.hpp"
+#include "engine/optimizer.hpp"
 
 namespace brume::engine {
 

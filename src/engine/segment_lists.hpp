@@ -166,7 +166,7 @@ void SegmentTasks<Storage>::describe(List& list, const model::Config& model, Seg
   const std::vector<Operator>& operators = list.segment.operators;
   for (int i = 0; const model::Run& run : list.backward_runs) {
     for (int call = run.first; call < run.end; ++call)
-      if (list.op(list.segment.backward[std::size_t(call)].op).kind == OperatorKind::experts)
+      if (list.op(list.segment.backward[call].op).kind == OperatorKind::experts)
         list.experts_run = i;
     ++i;
   }

@@ -123,9 +123,9 @@ void SegmentTasks<Storage>::backward_in_rounds(const Pass& p, const model::Run& 
         for (const Operator* const made : {&*behind, &*op})
           run_forward(q, *made, call(q, *made), false);
     for (int i = run.first; i < run.end; ++i) {
-      const model::BackwardCall& called = p.list.segment.backward[std::size_t(i)];
+      const model::BackwardCall& called = p.list.segment.backward[i];
       const TensorId written = p.list.op(called.op).written;
-      if (!called.again || (!lasts(q, written) && round.made[std::size_t(called.op)] == 0))
+      if (!called.again || (!lasts(q, written) && round.made[called.op] == 0))
         run_backward(q, called, round);
     }
   });

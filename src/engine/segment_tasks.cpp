@@ -113,7 +113,7 @@ void SegmentTasks<Storage>::for_losses(const Operands& o, const StepScalars& ste
     const int sequence = (first + row) / own_tokens;
     end = std::min(count, (sequence + 1) * own_tokens - first);
     const bool begins = (first + row) % own_tokens == 0;
-    use(LossPart{row, end - row, step.factors.empty() ? 1.0f : step.factors[std::size_t(sequence)],
+    use(LossPart{row, end - row, step.factors.empty() ? 1.0f : step.factors[sequence],
                  begins ? Write::replace : Write::accumulate, loss + 2 * (1 + sequence)});
   }
 }
@@ -146,8 +146,7 @@ void SegmentTasks<Storage>::backward(const Operands& o, const StepScalars& step)
     const model::BackwardCall& called = calls[i];
     if (!(called.for_weights ? makes_weights(o) : makes_input(o))) continue;
     const Operator& op = p.list.op(called.op);
-    if (called.again && (keeps(p, op.written) || shared.made[std::size_t(called.op)] != 0))
-      continue;
+    if (called.again && (keeps(p, op.written) || shared.made[called.op] != 0)) continue;
     if (called.again && called.for_weights && !trains_reader(p, op.written)) continue;
     run_backward(p, called, shared);
   }
@@ -163,7 +162,7 @@ void SegmentTasks<Storage>::run_backward(const Pass& p, const model::BackwardCal
   Call c = call(p, op);
   if (called.again) {
     run_forward(p, op, c, true);
-    shared.made[std::size_t(called.op)] = 1;
+    shared.made[called.op] = 1;
     return;
   }
   c.d_written = gradient(p, op.written);

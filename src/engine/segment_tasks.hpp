@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "block_pieces.hpp"
+#include "engine/expert_loads.hpp"
 #include "engine/kernel_calls.hpp"
 #include "kernels/pointwise.hpp"
 #include "operands.hpp"

@@ -5,7 +5,7 @@
 
 #include "base/text.hpp"
 #include "device/device.hpp"
-#include "engine/engine.hpp"
+#include "engine/slab.hpp"
 #include "model/storage.hpp"
 #include "open_blocks.hpp"
 

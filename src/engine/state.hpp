@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "arena.hpp"
-#include "engine/engine.hpp"
+#include "engine/slab.hpp"
 
 namespace brume::engine {
 

@@ -59,8 +59,7 @@ PassTimes::PassTimes(const plan::Plan& plan, const model::Config& model,
     : plan_(plan), model_(model), machine_(machine) {
   for (int stage = 0; stage < plan.num_stages(); ++stage) {
     const auto alike = [&](int other) {
-      const plan::Stage &own = plan.stages[std::size_t(stage)],
-                        &first = plan.stages[std::size_t(other)];
+      const plan::Stage &own = plan.stages[stage], &first = plan.stages[other];
       return own.tp == first.tp && own.group == first.group &&
              layer_counts(model, own) == layer_counts(model, first);
     };
@@ -81,11 +80,10 @@ PassTimes::PassTimes(const plan::Plan& plan, const model::Config& model,
     double begin_s = 0.0;
     for (int stage = 0; stage < plan.num_stages(); ++stage) {
       double end_s = begin_s;
-      for (const schedule::Span& span : simulation.spans[std::size_t(stage)])
+      for (const schedule::Span& span : simulation.spans[stage])
         end_s = std::max(end_s, span.end_s);
-      stages.push_back(
-          end_s - begin_s -
-          attention_s(like_[std::size_t(stage)], length, seen, double(sequences) * seen));
+      stages.push_back(end_s - begin_s -
+                       attention_s(like_[stage], length, seen, double(sequences) * seen));
       begin_s = end_s;
     }
   }
@@ -96,7 +94,7 @@ double PassTimes::attention_s(int number, int tokens, double seen, double read) 
   const auto [known, fresh] = attention_s_.try_emplace({number, tokens, width, sequences}, 0.0);
   if (!fresh) return known->second;
   const model::Config one = of_pass(model_, tokens, width, sequences);
-  const plan::Stage& stage = plan_.stages[std::size_t(number)];
+  const plan::Stage& stage = plan_.stages[number];
   for (const auto& [layer, count] : layer_counts(one, stage))
     known->second += count * price::cached_attention_s(
                                  one, machine_.profile(stage.group),
@@ -179,7 +177,7 @@ class Walk {
     while (handed_out_ < std::ssize(requests_) || scheduler_.open() > 0) {
       for (; scheduler_.room() > 0 && handed_out_ < std::ssize(requests_); ++handed_out_) {
         // No two prompts begin alike.
-        const Request& request = requests_[std::size_t(handed_out_)];
+        const Request& request = requests_[handed_out_];
         scheduler_.add(handed_out_, std::vector<std::int32_t>(std::size_t(request.prompt_tokens),
                                                               std::int32_t(handed_out_)));
       }
@@ -259,7 +257,7 @@ class Walk {
         one.first_s = found_.seconds;
         first_s_ += found_.seconds - one.begin_s;
       }
-      if (one.made < requests_[std::size_t(id)].answer_tokens) {
+      if (one.made < requests_[id].answer_tokens) {
         scheduler_.append(id, std::int32_t(id));
         continue;
       }

@@ -20,24 +20,24 @@ int KeyBlocks::take() {
   if (free_.empty()) {
     block = unused_.front();
     unused_.pop_front();
-    Block& taken = blocks_[std::size_t(block)];
+    Block& taken = blocks_[block];
     table_.erase(taken.known);
     taken.known = table_.end();
   } else {
     block = free_.back();
     free_.pop_back();
   }
-  blocks_[std::size_t(block)].users = 1;
+  blocks_[block].users = 1;
   return block;
 }
 
 void KeyBlocks::share(int block) {
-  Block& shared = blocks_[std::size_t(block)];
+  Block& shared = blocks_[block];
   if (shared.users++ == 0) unused_.erase(shared.unused);
 }
 
 void KeyBlocks::release(int block) {
-  Block& released = blocks_[std::size_t(block)];
+  Block& released = blocks_[block];
   if (--released.users > 0) return;
   if (released.known == table_.end())
     free_.push_back(block);
@@ -50,7 +50,7 @@ KeyBlocks::Prefix KeyBlocks::fill(int block, Prefix before, std::span<const std:
       table_.try_emplace(Key{before, {tokens.begin(), tokens.end()}}, Known{block, last_ + 1});
   if (is_new) {
     ++last_;
-    blocks_[std::size_t(block)].known = at;
+    blocks_[block].known = at;
   }
   return at->second.prefix;
 }

@@ -30,7 +30,7 @@ class KeyBlocks {
   Known find(Prefix before, std::span<const std::int32_t> tokens) const;
 
   int available() const { return int(free_.size() + unused_.size()); }
-  bool is_used(int block) const { return blocks_[std::size_t(block)].users > 0; }
+  bool is_used(int block) const { return blocks_[block].users > 0; }
   int take();             ///< a block without keys; one must be available
   void share(int block);  ///< one that `find` found gets another user
   void release(int block);

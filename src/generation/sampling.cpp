@@ -71,10 +71,10 @@ void penalize(const Sampling& how, const History& history, std::vector<float>& l
     counts[history.tokens[i]] += std::int64_t(i) >= history.prompt ? 1 : 0;
   for (const auto& [token, count] : counts) {
     if (token < 0 || std::size_t(token) >= logits.size()) continue;
-    double logit = logits[std::size_t(token)];
+    double logit = logits[token];
     logit = logit > 0.0 ? logit / how.repetition_penalty : logit * how.repetition_penalty;
     if (count > 0) logit -= how.presence_penalty + how.frequency_penalty * count;
-    logits[std::size_t(token)] = float(logit);
+    logits[token] = float(logit);
   }
 }
 
@@ -82,7 +82,7 @@ void penalize(const Sampling& how, const History& history, std::vector<float>& l
 void cut_tail(std::vector<Candidate>& all, const Sampling& how) {
   if (how.top_k > 0 && std::size_t(how.top_k) < all.size()) {
     std::ranges::nth_element(all, all.begin() + (how.top_k - 1), more_likely);
-    const double least = all[std::size_t(how.top_k) - 1].weight;
+    const double least = all[how.top_k - 1].weight;
     std::erase_if(all, [&](const Candidate& one) { return one.weight < least; });
   }
   double sum = 0.0;
@@ -178,7 +178,7 @@ Choice choose(std::span<const float> logits, const Sampling& how, const History&
   if (!how.log_probabilities) return {token};
   double sum = 0.0;
   for (const float logit : logits) sum += std::exp(double(logit - top));
-  return {token, double(logits[std::size_t(token)] - top) - std::log(sum)};
+  return {token, double(logits[token] - top) - std::log(sum)};
 }
 
 }  // namespace brume::generation

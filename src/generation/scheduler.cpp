@@ -47,7 +47,7 @@ bool Scheduler::reserve(Sequence& sequence, int tokens) {
   while (std::ssize(sequence.blocks) < needed) {
     const int block = blocks_->take();
     if (in_prompts_) {
-      prompt_block_[std::size_t(block)] = std::int32_t(filled_.size());
+      prompt_block_[block] = std::int32_t(filled_.size());
       filled_.push_back(block);
     }
     put_block(sequence, block);
@@ -58,8 +58,7 @@ bool Scheduler::reserve(Sequence& sequence, int tokens) {
 void Scheduler::put_block(Sequence& sequence, int block) {
   const auto place = std::size_t(sequence.slot) * std::size_t(blocks_per_sequence_);
   tables_[place + sequence.blocks.size()] = block;
-  if (in_prompts_)
-    prompt_tables_[place + sequence.blocks.size()] = prompt_block_[std::size_t(block)];
+  if (in_prompts_) prompt_tables_[place + sequence.blocks.size()] = prompt_block_[block];
   sequence.blocks.push_back(block);
 }
 
@@ -128,14 +127,14 @@ void Scheduler::add_piece(Sequence& sequence, int count, Pass& pass,
   for (int i = 0; i < count; ++i) {
     const int place = sequence.computed + i;
     auto& tokens = wanted && i + 1 == count ? pass.tokens.tokens : others;
-    tokens.push_back({sequence.tokens[std::size_t(place)], sequence.slot, place});
+    tokens.push_back({sequence.tokens[place], sequence.slot, place});
   }
   const int first = sequence.computed / sizes_.block_tokens;
   sequence.computed += count;
   if (!sequence.answers)  // of phases apart, only prompts have their keys in the prompts' cache
     for (int block = first; block < sequence.computed / sizes_.block_tokens; ++block)
-      sequence.prefix = blocks_->fill(sequence.blocks[std::size_t(block)], sequence.prefix,
-                                      tokens_of_block(sequence, block));
+      sequence.prefix =
+          blocks_->fill(sequence.blocks[block], sequence.prefix, tokens_of_block(sequence, block));
   if (wanted) pass.wanted.push_back(sequence.id);
 }
 

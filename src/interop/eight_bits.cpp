@@ -107,7 +107,7 @@ void EightBitTensor::read(std::int64_t first, std::span<float> values) const {
       const float scale = scales_[std::size_t(scale_row * scale_columns_ + of_row)];
       const std::int64_t left = std::min((of_row + 1) * block_.second, columns_) - column;
       for (const std::int64_t end = std::min(count, i + left); i < end; ++i)
-        part[std::size_t(i)] = widened[codes[std::size_t(i)]] * scale;
+        part[i] = widened[codes[i]] * scale;
     }
   });
 }

@@ -103,7 +103,7 @@ std::vector<float> FourBitTensor::scales(std::int64_t first, std::int64_t count)
   std::vector<float> found;
   for (std::int64_t i = 0; i < count; ++i) {
     const float scale = nested[std::size_t((first + i) / nested_block_ - before)];
-    found.push_back(nested_values_[codes[std::size_t(i)]] * scale + nested_offset_);
+    found.push_back(nested_values_[codes[i]] * scale + nested_offset_);
   }
   return found;
 }

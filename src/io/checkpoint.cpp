@@ -162,9 +162,7 @@ struct CheckpointReader::Impl {
   Bytes manifest;
   std::map<int, Descriptor> held{};  ///< files, by index
 
-  std::string path(int file) const {
-    return (info.directory / info.files[std::size_t(file)]).string();
-  }
+  std::string path(int file) const { return (info.directory / info.files[file]).string(); }
   Sources find_sources(std::vector<Slab>& slabs) const;
 };
 

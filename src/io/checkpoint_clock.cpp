@@ -7,9 +7,12 @@
 namespace brume::io {
 namespace {
 
+constexpr double usual_disk_bytes_per_s = 100e6;  ///< that a node writes to
 constexpr double least_interval_s = 60.0;  ///< that is chosen, however little a checkpoint costs
 
 }  // namespace
+
+double usual_write_s(double bytes_of_node) { return bytes_of_node / usual_disk_bytes_per_s; }
 
 double best_interval_s(double cost_s, double mtbf_s) { return std::sqrt(2.0 * cost_s * mtbf_s); }
 

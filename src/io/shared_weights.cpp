@@ -72,8 +72,8 @@ void share_weights(comm::Communicator& world, const std::vector<Slab>& from, std
   });
   std::vector<float> room;
   for (int rank = 0; rank < world.size(); ++rank)
-    for (std::size_t n = 0; n < owned[std::size_t(rank)].size(); ++n) {
-      const OwnedSlab& source = owned[std::size_t(rank)][n];
+    for (std::size_t n = 0; n < owned[rank].size(); ++n) {
+      const OwnedSlab& source = owned[rank][n];
       const std::int64_t elements = source.slab.elements;
       for (std::int64_t first = 0; first < elements; first += broadcast_elements) {
         room.resize(std::size_t(std::min(broadcast_elements, elements - first)));

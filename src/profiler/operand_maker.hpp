@@ -55,11 +55,10 @@ class Maker {
       routes.push_back(std::int32_t((first + i % chosen) % experts));
     }
     std::vector<std::int32_t> begins(std::size_t(experts) + 1);
-    for (const std::int32_t expert : routes) ++begins[std::size_t(expert) + 1];
+    for (const std::int32_t expert : routes) ++begins[expert + 1];
     for (std::size_t e = 0; e < std::size_t(experts); ++e) begins[e + 1] += begins[e];
     std::vector<std::int32_t> next = begins;
-    for (std::int64_t i = 0; i < copies; ++i)
-      routes.push_back(next[std::size_t(routes[std::size_t(i)])]++);
+    for (std::int64_t i = 0; i < copies; ++i) routes.push_back(next[std::size_t(routes[i])]++);
     routes.insert(routes.end(), begins.begin(), begins.end());
     auto* const all = operands_.copy_of(std::span<const std::int32_t>(routes)).data();
     if (all == nullptr) return {};

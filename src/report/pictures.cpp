@@ -66,11 +66,6 @@ int memory_shade(std::size_t kind) {
   return shade_of(schedule::Activity(kind % schedule::num_activities));
 }
 
-int shade_of(schedule::Activity activity) {
-  constexpr std::array<int, schedule::num_activities> shades{0, 6, 7, 1, 2, 3, 4, 5};
-  return shades[std::size_t(activity)];
-}
-
 std::string activity_legend() {
   std::vector<std::pair<int, std::string>> keys;
   for (int a = 0; a < schedule::num_activities; ++a)

@@ -24,8 +24,6 @@ StageBoxes stage_boxes(const plan::Plan& plan, std::size_t stage, double left, d
 /// The shade of the k-th kind of memory.
 int memory_shade(std::size_t kind);
 
-/// The shade of what a rank is at, the same in all pictures.
-int shade_of(schedule::Activity activity);
 std::string activity_legend();
 /// A bar as long as an iteration.
 std::string bar(const schedule::Seconds& seconds, double iteration_s);

@@ -9,7 +9,6 @@
 #include <limits>
 
 #include "base/text.hpp"
-#include "pictures.hpp"
 
 namespace brume::report {
 namespace {
@@ -152,6 +151,11 @@ void add_marks(std::string& out, const std::vector<Mark>& marks, const Axes& axe
 }
 
 }  // namespace
+
+int shade_of(schedule::Activity activity) {
+  constexpr std::array<int, schedule::num_activities> shades{0, 6, 7, 1, 2, 3, 4, 5};
+  return shades[std::size_t(activity)];
+}
 
 std::string escaped(std::string_view text) {
   std::string out;

@@ -8,8 +8,12 @@
 #include <vector>
 
 #include "io/trace.hpp"
+#include "schedule/account.hpp"
 
 namespace brume::report {
+
+/// Shade of an activity, the same in all pictures.
+int shade_of(schedule::Activity activity);
 
 struct Point {
   double x, y;

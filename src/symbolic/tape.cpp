@@ -8,6 +8,7 @@
 
 #include "arithmetic.hpp"
 #include "base/error.hpp"
+#include "base/hash.hpp"
 #include "symbolic/expr.hpp"
 
 namespace brume::symbolic {
@@ -62,12 +63,12 @@ void call(const Function& function, const std::vector<const Register*>& argument
 
 std::size_t Tape::Step::hash() const {
   std::size_t sum = std::size_t(op);
-  const auto add = [&sum](std::size_t value) { sum = (sum ^ value) * 0x9E3779B97F4A7C15u; };
+  const auto add = [&sum](std::size_t value) { sum = hash_with(sum, value); };
   for (int argument : arguments) add(std::size_t(argument));
   add(std::hash<double>()(constant));
   add(std::size_t(variable));
   add(std::hash<const void*>()(function.get()));
-  return sum ^ sum >> 32;
+  return sum;
 }
 
 Tape::Tape(std::span<const Expr> outputs, std::vector<std::string> variables)

@@ -4,9 +4,15 @@
 #include <algorithm>
 #include <optional>
 
-#include "why.hpp"
+#include "search.hpp"
 
 namespace brume::tuner {
+
+/// A plan that fits.
+struct Placed {
+  plan::Plan plan;
+  double iteration_s = infinity;  ///< simulated coarsely
+};
 
 /// How much faster another plan has to be, to be looked for: by that much of the time, or of what
 /// it is above the best plan's.

@@ -6,7 +6,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "analyzer/messages.hpp"
+#include "base/hash.hpp"
 #include "symbolic/batch.hpp"
 
 namespace brume::tuner {
@@ -98,10 +98,7 @@ struct Grid::Priced {
   struct Hash {
     std::size_t operator()(const std::vector<double>& numbers) const {
       std::size_t sum = numbers.size();
-      for (const double number : numbers) {
-        sum = (sum ^ std::hash<double>{}(number)) * 0x9E3779B97F4A7C15u;
-        sum ^= sum >> 32;
-      }
+      for (const double number : numbers) sum = hash_with(sum, std::hash<double>{}(number));
       return sum;
     }
   };
@@ -275,39 +272,6 @@ void Grid::price_memory(const StagePosition& position, std::span<Point> points) 
     points[i].host_bytes = outputs_[MemoryOutput::host][i];
     points[i].disk_bytes = outputs_[MemoryOutput::disk][i];
   }
-}
-
-namespace {
-
-/// Location of two stages on nodes: on one node if they fit there.
-analyzer::EndsOf ends(const Layout& a, const Layout& b, const hardware::Machine& machine,
-                      bool on_one_node = true) {
-  const int per_node = machine.profile(a.group).key.ranks_per_node;
-  const bool share = on_one_node && a.devices() < per_node && b.devices() < per_node;
-  const bool leaves_node = a.group == b.group && !share;
-  return [=](int, int) { return price::Ends{a.group, b.group, leaves_node}; };
-}
-
-}  // namespace
-
-double Grid::stream_s(const Layout& from, const Layout& to) {
-  const auto [known, fresh] = streams_s_.try_emplace({from, to}, 0.0);
-  if (fresh)
-    known->second =
-        analyzer::stream_s(model_, machine_, stage_of(from, machine_.name(from.group)),
-                           stage_of(to, machine_.name(to.group)), ends(from, to, machine_));
-  return known->second;
-}
-
-double Grid::tied_gradient_s(const Layout& first, const Layout& last, bool on_one_node) {
-  const auto [known, fresh] = tied_gradients_s_.try_emplace({first, last, on_one_node}, 0.0);
-  if (fresh) {
-    const analyzer::TiedTimes times = analyzer::tied_s(
-        model_, machine_, stage_of(first, machine_.name(first.group)),
-        stage_of(last, machine_.name(last.group)), ends(first, last, machine_, on_one_node));
-    known->second = times.gradient_s + times.rest_s;
-  }
-  return known->second;
 }
 
 }  // namespace brume::tuner

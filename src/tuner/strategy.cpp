@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <numeric>
 
+#include "base/hash.hpp"
 #include "space.hpp"
 
 namespace brume::tuner {
@@ -23,10 +24,8 @@ std::size_t Strategy::Hash::operator()(const Strategy& strategy) const {
   std::size_t sum = std::size_t(strategy.sharding.replicas) << 24 ^
                     std::size_t(strategy.level) << 12 ^ std::size_t(strategy.layers) << 2 ^
                     std::size_t(strategy.sharding.zero_level);
-  for (const double ratio : strategy.ratios) {
-    sum = (sum ^ std::bit_cast<std::uint64_t>(ratio)) * 0x9E3779B97F4A7C15u;
-    sum ^= sum >> 32;
-  }
+  for (const double ratio : strategy.ratios)
+    sum = hash_with(sum, std::bit_cast<std::uint64_t>(ratio));
   return sum;
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "fastest_placed.hpp"
 #include "placement.hpp"
 #include "search.hpp"
 #include "tuner/result.hpp"
@@ -16,12 +17,6 @@ struct Reasons {
   std::vector<Ablation> ablations;   ///< cost of the best plan without each knob it uses
   std::vector<std::string> untried;  ///< knobs that there was no time for
   std::optional<plan::Plan> faster;  ///< one of these plans that the best one should have been
-};
-
-/// A plan that fits.
-struct Placed {
-  plan::Plan plan;
-  double iteration_s = infinity;  ///< simulated coarsely
 };
 
 /// @param budget  whose deadline the input's is
