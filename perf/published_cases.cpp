@@ -83,7 +83,12 @@ std::string differs(const json& entry) {
     words.push_back("packed sequences, counted as whole ones");
   if (word(entry, "note").starts_with("schedule of its own"))
     words.push_back("a schedule that fits its memory");
-  if (path.find("asyncTP") != std::string::npos) words.push_back("asynchronous tp");
+  if (path.find("asyncTP") != std::string::npos || word(entry, "note").starts_with("4D;"))
+    words.push_back("asynchronous tp");
+  if (path.find("llama3_h100_202412") != std::string::npos && entry["precision"] == "fp8")
+    words.push_back("FlashAttention 2, logits of all tokens in fp32");
+  if (entry["layout"].value("cp", 1) > 1 && repository != "pytorch/torchtitan")
+    words.push_back("keys sent around a ring, not gathered");
   if (path == "best_practice/Mixtral/run_mixtral_8x22B.sh")
     words.push_back("tp collectives hidden");
   if (word(entry, "note").find("behind another microbatch") != std::string::npos)
@@ -174,7 +179,7 @@ std::optional<Case> read(const json& entry) {
          .model = model,
          .plan = {}};
   if (c.machine.empty()) return std::nullopt;
-  const int dp = l["dp"], tp = l["tp"], devices = dp * tp;
+  const int dp = l["dp"], cp = l.value("cp", 1), tp = l["tp"], devices = dp * cp * tp;
   c.plan.global_batch = entry["global_batch"];
   c.plan.microbatches = c.plan.global_batch / (int(l["microbatch"]) * dp);
   c.plan.order.chunks = l.value("virtual_stages", 1);
@@ -190,10 +195,12 @@ std::optional<Case> read(const json& entry) {
                              .devices_per_node = std::min(devices, per_node),
                              .microbatch = l["microbatch"],
                              .dp = dp,
+                             .cp = cp,
+                             .gather_keys = cp > 1,
                              .tp = tp,
                              .ep = l.value("ep", 1),
                              .dispatch_tokens = l.value("dispatch_tokens", 0),
-                             .zero_level = dp > 1 ? int(l["zero"]) : 0,
+                             .zero_level = dp * cp > 1 ? int(l["zero"]) : 0,
                              .replicas = l.value("replicas", 1),
                              .ckpt_layers = recomputed,
                              .stored_layers = stored_layers(c.recompute, layers - recomputed)});

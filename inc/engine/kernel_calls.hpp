@@ -30,8 +30,9 @@ struct KernelCall {
   ConstVector gain = {}, bias = {};
   ConstMatrix residual = {};  ///< added to `written`
   ConstVector sinks = {};
-  ConstMatrix keys =
-      {};  ///< and values that attention reads, if `read` has not those of all tokens
+  /// Keys and values that attention reads, if `read` has not those of all tokens; parts that
+  /// expand_keys widens, if `read` has turned keys.
+  ConstMatrix keys = {};
   /// Biases of experts, for their columns of `written` from `first_biased` on.
   ConstMatrix experts_bias = {};
   int first_biased = 0;

@@ -13,6 +13,8 @@ namespace brume::interop {
 /// torchtitan/distributed/activation_checkpoint.py, torchtitan/components/optimizer/ and
 /// torchtitan/models/llama3/ and qwen3/.
 inline constexpr const char* torchtitan_version = "TorchTitan (b5bcd76)";
+/// Tokens of the blocks that ranks which share a sequence have there.
+inline constexpr int context_block = 128;
 
 /// A Python module whose function `plan` returns the configuration that says the same plan and
 /// optimizer, for a model of TorchTitan's own: MODULE=FILE CONFIG=plan ./run_train.sh. Data,

@@ -46,7 +46,8 @@ struct AttentionShape {
 ///
 /// Key head (first_head + h) / group serves query head h, if there are fewer key heads.
 ///
-/// @param qkv        [N, (H + 2 K) * D] q, k and v side by side, heads in order in each
+/// @param qkv        [N, (H + 2 K) * D] q, k and v side by side, heads in order in each; with
+///                   `keys` q alone will do: [N, H * D]
 /// @param o          [N, H * D]
 /// @param keys       [batch * T, 2 K * D] k and v of all ranks in rank order, if the shape's zigzag
 ///                   cuts; otherwise an empty view: those of `qkv`

@@ -29,15 +29,18 @@ struct LatentShape {
   constexpr int latent_columns() const { return (heads + 2) * kept(); }
 };
 
-/// @param parts  [N, shape.parts()]
-/// @param qkv    [N, shape.columns()]
+/// @param parts   [N, shape.parts()]
+/// @param qkv     [N, shape.columns()]
+/// @param turned  [N, R] the turned key, if parts have still keys and values alone and qkv keys and
+///                values; an empty view: parts have all
 template <class Storage = float>
-void expand_keys(ConstMatrixOf<Storage> parts, const LatentShape& shape, MatrixOf<Storage> qkv);
+void expand_keys(ConstMatrixOf<Storage> parts, const LatentShape& shape, MatrixOf<Storage> qkv,
+                 ConstMatrixOf<Storage> turned = {});
 
 /// The gradient of the turned key is the sum over heads, in their order, in fp32.
 template <class Storage = float>
 void expand_keys_backward(ConstMatrixOf<Storage> d_qkv, const LatentShape& shape,
-                          MatrixOf<Storage> d_parts);
+                          MatrixOf<Storage> d_parts, MatrixOf<Storage> d_turned = {});
 
 /// The first V of every D columns.
 ///

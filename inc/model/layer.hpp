@@ -114,7 +114,8 @@ enum class OperatorKind {
   cut_heads,       ///< columns of heads in as many parts as ranks share a sequence
   join_heads,      ///< such parts side by side
   cut_keys,        ///< columns of keys and values
-  expand_keys,     ///< queries, keys and values of heads from the products of latent attention
+  expand_keys,     ///< queries, keys and values of heads from the products of latent attention,
+                   ///< or keys and values alone
   narrow_values,   ///< attended heads without the columns that widened their values
   absorb_queries,  ///< queries that see latent keys, and these: in generation
   expand_values,   ///< values of attended latent features
@@ -326,7 +327,8 @@ struct Tensor {
   bool brought = false;  ///< gathered before its segment computes, into a buffer of its own
   bool sent = false;     ///< has the rows that a rank sends to the ranks of experts
   bool arrives = false;  ///< has the rows that come from other ranks for the experts
-  bool remade = false;   ///< is made again by each backward that needs it
+  bool remade = false;   ///< is never kept: each backward that needs it makes it again
+  bool stays = false;    ///< is kept, though a backward could make it again
   // Derived:
   bool summed = false;  ///< ranks of several parts of the weights hold terms of it
   Gradient gradient = Gradient::scratch;
@@ -345,18 +347,20 @@ struct Tensor {
 /// K}; experts {M, N, K, E}, M of all E on the rank together, and absorb_queries and expand_values
 /// of heads likewise; attention {batch, T, heads, head_dim}; cached_attention {N, T, heads,
 /// head_dim}; norms, gelu, gelu_erf, swiglu, geglu, clamped_swiglu, dispatch, combine, cut_heads,
-/// join_heads, cut_keys, expand_keys, narrow_values and residual {N, C}, C columns written; rope
-/// {N, heads, head_dim}; pointwise {elements}; embedding {N, C, V}; cross_entropy {N, V};
-/// choose_experts {N, E, k}; order_copies and sigmoid {N}; dequantize and update {elements}.
+/// join_heads, cut_keys, narrow_values and residual {N, C}, C columns written; rope {N, heads,
+/// head_dim}; expand_keys {N, heads, columns written of a head}; pointwise {elements}; embedding
+/// {N, C, V}; cross_entropy {N, V}; choose_experts {N, E, k}; order_copies and sigmoid {N};
+/// dequantize and update {elements}.
 struct Operator {
   std::string name;
   OperatorKind kind;
   TensorId read, written;  ///< the same one: in place
   std::vector<TensorId> statistics = {};
-  std::optional<TensorId> queries = {};  ///< read too: attention's, if it reads gathered keys
-  std::optional<TensorId> gates = {};    ///< read too: a factor of each row
-  std::optional<TensorId> routes = {};   ///< read too: experts and rows of the tokens' copies
-  std::vector<Module> modules = {};      ///< side by side, each with columns of its own
+  std::optional<TensorId> second = {};  ///< read too, if `read` has keys of all ranks: queries by
+                                        ///< attention, the turned key by expand_keys
+  std::optional<TensorId> gates = {};   ///< read too: a factor of each row
+  std::optional<TensorId> routes = {};  ///< read too: experts and rows of the tokens' copies
+  std::vector<Module> modules = {};     ///< side by side, each with columns of its own
   /// A product's factor. lora_b: the product is added to `written`.
   Part part = Part::weight;
   std::vector<Expr> dims = {};
@@ -372,6 +376,7 @@ struct Operator {
   // Derived:
   bool output_only = false;  ///< not needed if a layer's last segment is recomputed
   bool again = false;        ///< its backward makes its output again, unless that is kept
+  bool remade = false;       ///< a backward runs it once more, apart from its own backward
 
   bool in_place() const { return read == written; }
 };

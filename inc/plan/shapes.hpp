@@ -17,6 +17,9 @@ bool allows(const std::vector<T>& list, T value) {
   return list.empty() || std::ranges::find(list, value) != list.end();
 }
 
+/// Whether a search tries ranks that share sequences: only for long ones, unless it lists them.
+bool allows_cp(const model::Config& model, const deck::SearchKeys& search, int cp);
+
 /// A stage's devices and how it is split over them.
 struct StageShape {
   int nodes = 1;  ///< mesh: within a node, or whole nodes

@@ -326,7 +326,7 @@ std::pair<model::Config, plan::Plan> case_of_contexts(int i, bool gather_keys = 
                           : i % 4 == 1 ? test::random_family_model(random)
                           : i % 4 == 2 ? special[std::size_t(i / 4) % special.size()]
                                        : test::random_experts_model(random);
-    if (gather_keys && i % 2 == 0) model = special[std::size_t(7 * i) % special.size()];
+    if (gather_keys && i % 2 == 0) model = special[std::size_t(8 * i + 10) % special.size()];
     model.balance_loss = 0.0;
     model.isolated = i % 3 == 0;
     model.exchanges_normed = i % 5 == 0;

@@ -88,7 +88,9 @@ TYPED_TEST(Heads, SharedRangesAreAddedUp) {
 }
 
 /// The place in a row of parts of each column of queries, keys and values; -1: a zero.
-std::vector<int> places(const LatentShape& shape) {
+///
+/// @param apart  keys and values alone, of parts with the turned key apart: it has the last places
+std::vector<int> places(const LatentShape& shape, bool apart) {
   std::vector<int> places;
   for (int i = 0; i < shape.columns(); ++i) {
     const int h = i % shape.queries() / shape.head_dim, c = i % shape.head_dim;
@@ -101,20 +103,34 @@ std::vector<int> places(const LatentShape& shape) {
     else
       places.push_back(c < shape.value_dim ? pair + shape.still() + c : -1);
   }
+  if (!apart) return places;
+  places.erase(places.begin(), places.begin() + shape.queries());
+  for (int& place : places)
+    if (place >= 0) place -= shape.queries();
   return places;
 }
 
 TYPED_TEST(Heads, LatentPartsBecomeQueriesKeysAndValues) {
   constexpr int tokens = 5;
-  for (const LatentShape& shape : {LatentShape{3, 10, 4, 8}, LatentShape{1, 6, 2, 6}}) {
-    const std::vector<int> from = places(shape);
-    const auto columns = std::size_t(shape.columns()), width = std::size_t(shape.parts());
+  for (const auto& [shape, apart] : {std::pair(LatentShape{3, 10, 4, 8}, false),
+                                     {LatentShape{1, 6, 2, 6}, false},
+                                     {LatentShape{3, 10, 4, 8}, true}}) {
+    const std::vector<int> from = places(shape, apart);
+    const std::size_t columns = from.size(), queries = apart ? std::size_t(shape.queries()) : 0,
+                      width = std::size_t(shape.parts()) - queries,
+                      pairs = apart ? width - std::size_t(shape.turned) : width;
     const std::vector<TypeParam> x = numbers<TypeParam>(tokens * width);
     std::vector<TypeParam> y(tokens * columns), dx(x.size());
-    expand_keys<TypeParam>({x.data(), tokens, width}, shape, {y.data(), tokens, columns});
+    const auto turned = [&](auto* all) {
+      return apart ? MatrixOf<TypeParam>(all + pairs, tokens, width - pairs, width)
+                   : MatrixOf<TypeParam>();
+    };
+    std::vector<TypeParam> copied = x;
+    expand_keys<TypeParam>({x.data(), tokens, pairs, width}, shape, {y.data(), tokens, columns},
+                           turned(copied.data()));
     const std::vector<TypeParam> dy = numbers<TypeParam>(y.size());
     expand_keys_backward<TypeParam>({dy.data(), tokens, columns}, shape,
-                                    {dx.data(), tokens, width});
+                                    {dx.data(), tokens, pairs, width}, turned(dx.data()));
     std::vector<float> sums(x.size());
     for (std::size_t n = 0; n < tokens; ++n)
       for (std::size_t c = 0; c < columns; ++c) {

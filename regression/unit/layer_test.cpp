@@ -214,6 +214,33 @@ TEST(Layer, RanksThatShareASequenceExchangeHeads) {
   EXPECT_EQ(elements("lse"), 12 * 1);
 }
 
+// Latent features travel, and keys and values are made of them on each rank, in both passes.
+TEST(Layer, RanksThatShareASequenceGatherLatentFeatures) {
+  const std::vector<Config> all = models();
+  const Config& latent = *std::ranges::find_if(all, &Config::latent);
+  const Segment s = segment(latent, SegmentKind::attention, Sharing::keys);
+  EXPECT_EQ(forward_runs(s, {.cp = 2}).size(), 2u);
+  EXPECT_EQ(backward_runs(s, {.cp = 2}).size(), 2u);
+  EXPECT_EQ(text(s),
+            "narrow.A out.W out.I narrow.I kv_up.A expand.A attention.I rope queries.I q_down "
+            "norm.A q.W q.I q_down norm.I expand.I kv_up.W kv_up.I gather latents.I kv_down norm.I "
+            "rope kv_down.I norm1.A q_down.W kv_down.W k_turned.W q_down.I kv_down.I k_turned.I "
+            "norm1.I");
+  std::string saved;
+  for (const Saved& one : s.saved) saved += one.name + (one.for_weights ? ".W " : " ");
+  EXPECT_EQ(saved,
+            "norm1.rstd.W q_down norm.rstd.W q_down.W kv_down norm.rstd kv_down latents.all.W "
+            "attended.W lse queries norm1.out.W q_down.out.W narrow.W ");
+  const auto tensor = [&](const char* name) {
+    return *std::ranges::find(s.tensors, name, &Tensor::name);
+  };
+  const Values at = Split{.cp = 2, .gather_keys = 1}.values();
+  EXPECT_EQ(tensor("latents.all").elements().evaluate(at),
+            latent.seq_len * (latent.kv_lora_rank + latent.rotary_dim()));
+  // The parts of keys are free again when these are widened, their gradient stays.
+  EXPECT_TRUE(tensor("keys.parts").apart);
+}
+
 // Attention of queries of a rank's tokens, to keys of all that the backward gathers again.
 TEST(Layer, RanksThatShareASequenceGatherKeys) {
   const Segment s = segment(test::special_models().front(), SegmentKind::attention, Sharing::keys);

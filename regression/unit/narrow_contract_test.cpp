@@ -227,10 +227,14 @@ TEST_P(SharedSequencesNarrow, RandomPlanTrainsLikeOneRank) {
   constexpr std::array precisions{bf16, fp16, fp8};
   const int i = GetParam();
   std::mt19937 random(unsigned(i) * 32452843 + 37);
+  const std::vector<model::Config> special = test::special_models();
+  const model::Config& latent = *std::ranges::find_if(
+      special, [](const model::Config& one) { return one.latent() && one.num_experts == 0; });
   model::Config model;
   plan::Plan plan;
   do {
     model = i % 2 == 0 ? test::random_family_model(random) : test::random_model(random);
+    if (i % 4 == 3) model = latent;
     plan = test::random_plan(random, model, 8);
   } while (!test::share_sequences(model, plan, 1 + i % 2, i >= 3));
   expect_narrow(precisions[std::size_t(i) % precisions.size()], model, plan, test::head_tokens(i));

@@ -28,6 +28,14 @@ inline model::Config small_llama(int num_layers, int kv_heads) {
   model.qkv_bias = model.linear_bias = false;
   return model;
 }
+/// Gives a model latent attention, with heads as wide as before.
+inline void make_latent(model::Config& model) {
+  model.family = &model::family("llama");
+  model.qkv_bias = model.linear_bias = false;
+  model.num_kv_heads = model.num_heads;
+  model.rotary_size = model.head_dim() / 4;
+  model.kv_lora_rank = 2 * model.head_dim();
+}
 inline model::Config small_falcon(int num_layers, int kv_heads, int layer_norms) {
   model::Config model = small_model(num_layers, true);
   model.family = &model::family("falcon");

@@ -373,6 +373,7 @@ TEST(StageMemory, ComesCloseForSharedSequences) {
     }
     model.isolated = trial % 5 == 0;
     if (trial % 3 == 1) model.precision = model::Precision::bf16;
+    if (trial % 8 == 3) samples::make_latent(model);
     if (test::share_sequences(model, plan, 1 + trial % 2, trial % 4 >= 2))
       compare_state(plan, model, all);
   }

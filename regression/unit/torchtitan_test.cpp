@@ -57,6 +57,28 @@ TEST_F(TorchTitan, SaysThePlan) {
   EXPECT_TRUE(says("activation_checkpoint import FullAC\n"));
 }
 
+// Ranks of cp gather keys, and state is sharded over them too.
+TEST_F(TorchTitan, RanksShareSequences) {
+  plan::Stage& stage = plan.stages[0];
+  EXPECT_FALSE(says("context_parallel"));
+  stage.cp = 2, stage.dp = 2, stage.gather_keys = 1;
+  EXPECT_TRUE(says(".context_parallel_degree = 2\n"));
+  EXPECT_TRUE(says(".context_parallel_load_balancer = \"ptrr\"\n"));
+  EXPECT_TRUE(says(".data_parallel_shard_degree = 2\n"));
+  EXPECT_TRUE(says(".num_tokens_per_microbatch_per_dp_rank = 8192\n"));
+  stage.replicas = 2;
+  EXPECT_TRUE(says(".data_parallel_replicate_degree = 2\n"));
+  EXPECT_TRUE(says(".data_parallel_shard_degree = 1\n"));
+  stage.replicas = 4;
+  EXPECT_NE(refusal().find("replicas"), std::string::npos);
+  stage.replicas = 1, stage.zero_level = 0;
+  EXPECT_NE(refusal().find("search.zero_levels"), std::string::npos);
+  stage.zero_level = 2, stage.gather_keys = 0;
+  EXPECT_NE(refusal().find("search.gather_keys"), std::string::npos);
+  stage.gather_keys = 1, model.seq_len = 8192 - 128;
+  EXPECT_NE(refusal().find("blocks of 128 tokens"), std::string::npos);
+}
+
 // Qwen3: sizes, norms of queries and keys, tied heads and names as in torchtitan/models/qwen3/
 // (config_registry.py has no function of its own for 4B and 8B, which its model_registry knows).
 TEST_F(TorchTitan, KnowsQwen3) {

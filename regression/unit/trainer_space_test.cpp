@@ -125,6 +125,26 @@ TEST_P(TrainerSpaces, NameTheKeyThatLeavesNothing) {
     EXPECT_EQ(keys.chunks, std::vector{1});
 }
 
+// TorchTitan gathers keys, and shards state over the ranks that share a sequence.
+TEST_P(TrainerSpaces, ShareLongSequences) {
+  if (std::string_view(GetParam()) == "megatron") return;
+  const auto shared = [&] {
+    int count = 0;
+    for (const deck::SearchKeys& keys : trainer_space(deck, model, cluster).searches) {
+      if (keys.cp == std::vector{1}) continue;
+      EXPECT_EQ(keys.gather_keys, std::vector{1});
+      for (const int level : keys.zero_levels) EXPECT_GE(level, 2);
+      ++count;
+    }
+    return count;
+  };
+  EXPECT_EQ(shared(), 0);
+  model.seq_len = 32768;
+  EXPECT_GT(shared(), 0);
+  deck.search.gather_keys = {0};
+  EXPECT_EQ(shared(), 0);
+}
+
 // A list that leaves nothing of one half of the space leaves the other half.
 TEST_P(TrainerSpaces, SearchTheHalfThatAListLeaves) {
   const bool megatron = std::string_view(GetParam()) == "megatron";

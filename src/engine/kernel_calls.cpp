@@ -74,7 +74,9 @@ void KernelCall<Storage>::forward() const {
     case OperatorKind::cut_keys:
     case OperatorKind::cut_heads: return kernels::cut_heads<Storage>(read, heads, written);
     case OperatorKind::join_heads: return kernels::join_heads<Storage>(read, heads, written);
-    case OperatorKind::expand_keys: return kernels::expand_keys<Storage>(read, latent, written);
+    case OperatorKind::expand_keys:
+      if (keys.data() != nullptr) return kernels::expand_keys<Storage>(keys, latent, written, read);
+      return kernels::expand_keys<Storage>(read, latent, written);
     case OperatorKind::narrow_values: return kernels::narrow_values<Storage>(read, latent, written);
     case OperatorKind::absorb_queries:
       return kernels::absorb_queries<Storage>(read, weight, latent, written);
@@ -161,6 +163,8 @@ void KernelCall<Storage>::backward_input() const {
     case OperatorKind::cut_heads: return kernels::join_heads<Storage>(d_written, heads, d_read);
     case OperatorKind::join_heads: return kernels::cut_heads<Storage>(d_written, heads, d_read);
     case OperatorKind::expand_keys:
+      if (d_keys.data() != nullptr)
+        return kernels::expand_keys_backward<Storage>(d_written, latent, d_keys, d_read);
       return kernels::expand_keys_backward<Storage>(d_written, latent, d_read);
     case OperatorKind::narrow_values:
       return kernels::narrow_values_backward<Storage>(d_written, latent, d_read);

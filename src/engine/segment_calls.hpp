@@ -37,8 +37,8 @@ auto SegmentTasks<Storage>::call(const Pass& p, const Operator& op) const -> Cal
   if (op.kind == OperatorKind::embedding)
     c.tokens = tokens(p.o, Role::input);
   else
-    c.read = tensor(p, op.queries.value_or(op.read));
-  if (op.queries) c.keys = tensor(p, op.read);
+    c.read = tensor(p, op.second.value_or(op.read));
+  if (op.second) c.keys = tensor(p, op.read);
   if (op.kind == OperatorKind::logits)
     c.logits = rows(p.o.data(Role::output), p.rows, rows_of_table_);
   else if (!p.backward || op.written != p.list.segment.terms)
@@ -74,13 +74,36 @@ auto SegmentTasks<Storage>::call(const Pass& p, const Operator& op) const -> Cal
     c.latent = latent_;
     c.latent.heads = p.list.attention.heads;
   }
-  if (op.kind == OperatorKind::rope) {  // queries and keys
-    const Columns turned{0, (attention_.heads + attention_.keys()) * attention_.head_dim};
-    cut(c.written, turned);
+  cut(c.read, columns_of_second(op));
+  if (op.kind == OperatorKind::rope) {
+    cut(c.written, turned_columns(op));
+    if (!op.modules.empty() && op.modules.front() == Module::k_turned) c.head_dim = latent_.turned;
     c.angles = kernels::ConstMatrix(reinterpret_cast<const float*>(p.list.angles.data()),
                                     std::size_t(attention_.seq_len), std::size_t(rotary_dim_));
   }
   return c;
+}
+
+/// Columns that positions turn: those of a module, or of queries and keys.
+template <class Storage>
+auto SegmentTasks<Storage>::turned_columns(const Operator& op) const -> Columns {
+  if (!op.modules.empty()) return columns_[std::size_t(op.modules.front())];
+  return {0, (attention_.heads + attention_.keys()) * attention_.head_dim};
+}
+
+/// Columns that an operator reads of its second tensor; none: all.
+template <class Storage>
+auto SegmentTasks<Storage>::columns_of_second(const Operator& op) const -> Columns {
+  const bool expands = op.kind == OperatorKind::expand_keys && op.second;
+  return expands ? columns_[std::size_t(Module::k_turned)] : Columns{};
+}
+
+/// Whether a norm is of some columns, such as those of queries and keys. The others are copied.
+template <class Storage>
+bool SegmentTasks<Storage>::norms_columns(const Operator& op, const Matrix& read) const {
+  if (!model::is_norm(op.kind)) return false;
+  const int count = columns_[std::size_t(op.modules.front())].count;
+  return count > 0 && count < read.extent_int(1);
 }
 
 /// Calls `each` with the parameters of every module, and with its columns of shared tensors.
@@ -115,7 +138,7 @@ void SegmentTasks<Storage>::for_modules(const Pass& p, const Operator& op, const
   const bool logits = model::makes_logits(op.kind);
   const bool attends =
       op.kind == OperatorKind::attention || op.kind == OperatorKind::cached_attention;
-  if (op.modules.empty() || logits || attends) {
+  if (op.modules.empty() || logits || attends || op.kind == OperatorKind::rope) {
     Call c = whole;
     c.write_d_read = write_d_read;
     if (logits) {
@@ -124,7 +147,7 @@ void SegmentTasks<Storage>::for_modules(const Pass& p, const Operator& op, const
       c.d_weight = weight_grads(p, {op.modules.front()});
       c.bias = p.block.vector(weights, bias);
       c.d_bias = p.block.vector_grads(grads, bias);
-    } else if (!op.modules.empty()) {
+    } else if (attends && !op.modules.empty()) {
       set_sinks(p, c);
     }
     return each(c);
@@ -149,6 +172,11 @@ void SegmentTasks<Storage>::for_modules(const Pass& p, const Operator& op, const
       write_d_read = Write::replace;
     }
     if (model::is_product(op.kind)) {
+      // Gathered latent features have a turned key after them.
+      if (module == Module::kv_up && op.part != Part::lora_b) {
+        cut(c.read, columns_[std::size_t(Module::kv_down_norm)]);
+        cut(c.d_read, columns_[std::size_t(Module::kv_down_norm)]);
+      }
       if (multiplies) set_weight(p, {module, op.part}, c);
       c.d_weight = weight_grads(p, {module, op.part});
       c.write_d_read = std::exchange(write_d_read, Write::accumulate);
@@ -185,13 +213,13 @@ void SegmentTasks<Storage>::scale_low(const Operator& op, Matrix low) const {
 template <class Storage>
 void SegmentTasks<Storage>::run_forward(const Pass& p, const Operator& op, const Call& whole,
                                         bool again) const {
-  const bool of_heads = model::is_norm(op.kind) && op.modules.size() > 1;
-  if (of_heads)
+  const bool of_columns = norms_columns(op, whole.read);
+  if (of_columns)
     kernels::copy<Storage>({whole.read.data(), whole.read.size()},
                            {whole.written.data(), whole.written.size()});
   for_modules(p, op, whole, [&](Call c) {
-    if (of_heads) c.read = c.written;
-    again && !of_heads ? c.again() : c.forward();
+    if (of_columns) c.read = c.written;
+    again && !of_columns ? c.again() : c.forward();
   });
   if (op.part == Part::lora_a) scale_low(op, whole.written);
 }

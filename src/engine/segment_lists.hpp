@@ -95,6 +95,12 @@ void SegmentTasks<Storage>::describe_attention(const plan::Stage& stage,
     columns_[std::size_t(Module::kv_up)] = {q, pairs};
     columns_[std::size_t(Module::k_turned)] = {q + pairs, latent_.turned};
   }
+  if (model.latent() && stage.gather_keys == 1) {
+    columns_[std::size_t(Module::kv_up)] = {};
+    columns_[std::size_t(Module::kv_down)] = {0, latent_.rank};
+    columns_[std::size_t(Module::kv_down_norm)] = {0, latent_.rank};
+    columns_[std::size_t(Module::k_turned)] = {latent_.rank, latent_.turned};
+  }
   if (model.keeps_latents()) {
     attention_.head_dim = latent_.kept();
     attention_.kv_heads = 1, attention_.group = heads, attention_.first_head = 0;

@@ -170,8 +170,9 @@ void SegmentTasks<Storage>::run_backward(const Pass& p, const model::BackwardCal
     return for_modules(
         p, op, c, [](const Call& product) { product.backward_weights(); }, false);
   if (called.op == p.list.product_behind) return;  // goes with GELU
-  if (op.kind != OperatorKind::embedding) c.d_read = gradient(p, op.queries.value_or(op.read));
-  if (op.queries) c.d_keys = gradient(p, op.read);
+  if (op.kind != OperatorKind::embedding) c.d_read = gradient(p, op.second.value_or(op.read));
+  cut(c.d_read, columns_of_second(op));
+  if (op.second) c.d_keys = gradient(p, op.read);
   if (op.kind == OperatorKind::cut_keys) cut(c.d_read, columns_[std::size_t(Module::kv)]);
   if (called.op == p.list.gelu && p.list.product_behind >= 0) {
     const Operator& behind = p.list.op(p.list.product_behind);
@@ -180,7 +181,9 @@ void SegmentTasks<Storage>::run_backward(const Pass& p, const model::BackwardCal
     return for_modules(p, behind, product,
                        [&](const Call& one) { one.backward_input_through_gelu(c.read, c.d_read); });
   }
-  if (op.kind == OperatorKind::rope) cut(c.d_read, Columns{0, c.written.extent_int(1)});
+  if (op.kind == OperatorKind::rope) cut(c.d_read, turned_columns(op));
+  if (norms_columns(op, c.read) && c.d_read.data() != c.d_written.data())
+    copy<Storage>(c.d_written, c.d_read);
   if (op.read == TensorId::input) c.d_residual = shared.sum;
   if (op.kind == OperatorKind::choose_experts) c.router_loss = router_loss(p, shared.step);
   for_modules(p, op, c, [](const Call& one) { one.backward_input(); });

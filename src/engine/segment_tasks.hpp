@@ -177,6 +177,9 @@ class SegmentTasks {
   void for_losses(const Operands& o, const StepScalars& step, Use use) const;
   bool adds_to(const Pass& p, model::TensorId id) const;
   void run_forward(const Pass& p, const model::Operator& op, const Call& whole, bool again) const;
+  Columns turned_columns(const model::Operator& op) const;
+  Columns columns_of_second(const model::Operator& op) const;
+  bool norms_columns(const model::Operator& op, const Matrix& read) const;
   static bool makes_input(const Operands& o) {
     return o.task.operation != Operation::backward_weights;
   }

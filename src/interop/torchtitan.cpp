@@ -94,15 +94,33 @@ std::string rotary(const Shipped& base, const model::Config& m) {
   return text;
 }
 
+/// Its flex attention gathers keys and values, and deals blocks of queries out by their work.
+void check_contexts(const plan::Stage& s, int seq_len) {
+  if (s.cp == 1) return;
+  require_there(s.gather_keys == 1,
+                "an exchange of tokens for heads: gather_keys must be 1 if cp is above 1 "
+                "(search.gather_keys = [1])");
+  require_there(s.zero_level >= 2,
+                "whole gradients if cp is above 1: it shards state over the ranks "
+                "of cp (search.zero_levels = [2, 3])");
+  require_there(s.dp % s.replicas == 0,
+                "replicas over ranks of cp (search.shard_within_node = false)");
+  require_there(
+      seq_len % (context_block * s.cp) == 0,
+      fmt::format("cp = {} for seq_len = {}: it gives each rank as many blocks of {} tokens", s.cp,
+                  seq_len, context_block));
+}
+
 /// What all stages must have alike there.
-void check_alike(const plan::Plan& plan) {
+void check_alike(const plan::Plan& plan, int seq_len) {
   const plan::Stage& first = plan.stages[0];
   const bool offloads = first.weight_offload_ratio > 0.0;
   for (const plan::Stage& s : plan.stages) {
     require_there(s.group.empty(), "stages on several groups of nodes");
-    require_there(s.microbatch == first.microbatch && s.dp == first.dp && s.tp == first.tp,
-                  "stages with different microbatch, dp or tp (search.unequal_stages = false)");
-    require_there(s.cp == 1, "cp above 1 (search.cp = [1])");
+    require_there(s.microbatch == first.microbatch && s.dp == first.dp && s.cp == first.cp &&
+                      s.tp == first.tp,
+                  "stages with different microbatch, dp, cp or tp (search.unequal_stages = false)");
+    check_contexts(s, seq_len);
     require_there(s.replicas == first.replicas,
                   "stages with different replicas (search.shard_within_node = false)");
     require_there(s.zero_level == first.zero_level,
@@ -126,7 +144,7 @@ void check_alike(const plan::Plan& plan) {
                 "run_ahead = 2 (search.run_ahead = [1])");
   require_there(first.dp == 1 || first.zero_level != 1,
                 "zero_level 1 (search.zero_levels = [0, 2, 3])");
-  require_there(!offloads || (first.dp > 1 && first.zero_level >= 2),
+  require_there(!offloads || (first.data_ranks() > 1 && first.zero_level >= 2),
                 "offloaded state that is not sharded");
 }
 
@@ -147,7 +165,7 @@ std::string stage_modules(const plan::Plan& plan) {
 
 std::string parallelism(const plan::Plan& plan) {
   const plan::Stage& stage = plan.stages[0];
-  const bool sharded = stage.dp > 1 && stage.zero_level >= 2;
+  const bool sharded = stage.data_ranks() > 1 && stage.zero_level >= 2;
   std::string text = fmt::format(
       "    parallelism = config.parallelism\n"
       "    parallelism.data_parallel_replicate_degree = {}\n"
@@ -156,8 +174,13 @@ std::string parallelism(const plan::Plan& plan) {
       "    parallelism.tensor_parallel_degree = {}\n"
       "    parallelism.enable_sequence_parallel = True\n"
       "    parallelism.pipeline_parallel_degree = {}\n",
-      sharded ? stage.replicas : stage.dp, sharded ? stage.shard_ranks() : 1,
+      sharded ? stage.replicas : stage.dp, sharded ? stage.shard_ranks() / stage.cp : 1,
       stage.zero_level == 3 ? "always" : "never", stage.tp, plan.num_stages());
+  if (stage.cp > 1)
+    text += fmt::format(
+        "    parallelism.context_parallel_degree = {}\n"
+        "    parallelism.context_parallel_load_balancer = \"ptrr\"\n",
+        stage.cp);
   if (plan.num_stages() > 1)
     text += fmt::format(
         "    parallelism.pipeline_parallel_schedule = \"1F1B\"\n"
@@ -221,7 +244,7 @@ std::string optimizer(const deck::OptimizerKeys& keys) {
 
 std::string torchtitan_module(const deck::Deck& deck, const model::Config& model,
                               const plan::Plan& plan) {
-  check_alike(plan);
+  check_alike(plan, model.seq_len);
   const Shipped& base = shipped_model(model);
   require_there(!base.tied_head || plan.num_stages() == 1,
                 "several stages of a model whose head is the token table (search.stages = [1])");

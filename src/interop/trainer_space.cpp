@@ -180,9 +180,32 @@ std::vector<SearchKeys> torchtitan_searches(const SearchKeys& keys, int most_sta
           !parts.keep(part.zero_levels, "zero_levels",
                       sharded ? std::vector{2, 3} : std::vector{0, 2, 3}))
         continue;
-      if (!sharded || parts.keep(part.dp, "dp", from_to(2, devices))) parts.add(part);
+      const bool alone = sharded && allows(some.cp, 1);  // state of one rank is not sharded
+      if (!alone || parts.keep(part.dp, "dp", from_to(2, devices))) parts.add(part);
     }
   return std::move(parts).all();
+}
+
+/// The same with whole sequences, and with ranks that gather keys and shard state over cp.
+std::vector<SearchKeys> torchtitan_contexts(SearchKeys keys, const model::Config& model,
+                                            int most_stages, int devices) {
+  std::vector<int> degrees;
+  for (int cp = 2; cp <= devices; ++cp)
+    if (plan::allows_cp(model, keys, cp) && model.seq_len % (context_block * cp) == 0)
+      degrees.push_back(cp);
+  SearchKeys shared = keys;
+  shared.cp = degrees;
+  const bool shares =
+      !degrees.empty() && keep(shared.gather_keys, {1}) && keep(shared.zero_levels, {2, 3});
+  std::vector<SearchKeys> found;
+  if (!shares || plan::allows(keys.cp, 1)) {
+    keep_some(keys, keys.cp, "cp", {1});
+    found = torchtitan_searches(keys, most_stages, devices);
+  }
+  if (!shares) return found;
+  std::vector<SearchKeys> more = torchtitan_searches(shared, most_stages, devices);
+  found.insert(found.end(), more.begin(), more.end());
+  return found;
 }
 
 }  // namespace
@@ -192,10 +215,8 @@ TrainerSpace trainer_space(const deck::Deck& deck, const model::Config& model,
   const SearchKeys keys = common(deck.search);
   const int most_stages = std::min(model.num_layers, cluster.devices());
   if (keys.trainer == "megatron") return {megatron_searches(keys, most_stages), nearest_megatron};
-  SearchKeys whole = keys;
-  keep_some(whole, whole.cp, "cp", {1});
   // It does not cut a model into stages whose head is the token table.
-  return {torchtitan_searches(whole, model.tied_head ? 1 : most_stages, cluster.devices()),
+  return {torchtitan_contexts(keys, model, model.tied_head ? 1 : most_stages, cluster.devices()),
           nearest_torchtitan};
 }
 

@@ -199,6 +199,17 @@ void promise_latent(const char* kernel, const X& x, int x_columns, const Y& y, i
       kernel, "both must have as many rows, and the columns of the shape");
 }
 
+/// Queries and the turned key are among the columns, unless the turned key is apart.
+template <class Parts, class Qkv, class Turned>
+void promise_expansion(const char* kernel, const Parts& parts, const LatentShape& shape,
+                       const Qkv& qkv, const Turned& turned) {
+  const bool apart = turned.data() != nullptr;
+  promise(!apart || (turned.extent(0) == qkv.extent(0) && turned.extent_int(1) == shape.turned),
+          kernel, "the turned key must be empty or [N, R]");
+  promise_latent(kernel, parts, apart ? shape.heads * shape.pair() : shape.parts(), qkv,
+                 apart ? 2 * shape.queries() : shape.columns());
+}
+
 template <class Tokens, class X, class Table, class Positions>
 void promise_embedding(const char* kernel, const Tokens& tokens, const X& x, const Table& table,
                        const Positions& positions) {
@@ -230,7 +241,8 @@ void promise_attention(const char* kernel, const AttentionShape& shape, const Qk
                        const ConstVector& lse, const Qkv& keys = {}) {
   const std::size_t tokens = std::size_t(shape.batch) * shape.queries();
   const std::size_t width = std::size_t(shape.heads) * shape.head_dim;
-  promise(qkv.extent(0) == tokens && qkv.extent(1) == std::size_t(shape.width()) &&
+  const bool alone = keys.data() != nullptr && qkv.extent(1) == width;  // queries
+  promise(qkv.extent(0) == tokens && (alone || qkv.extent(1) == std::size_t(shape.width())) &&
               o.extent(0) == tokens && o.extent(1) == width &&
               lse.extent(0) == tokens * shape.heads,
           kernel, "qkv [N, (H + 2 K) D], o [N, H D] and lse [batch H T] must fit the shape");

@@ -11,6 +11,7 @@ namespace brume::model {
 
 /// Whether a backward can make it again: by the kernel that first writes it.
 bool Derivation::is_cheap(TensorId id) const {
+  if (s_.tensor(id).remade || s_.tensor(id).stays) return s_.tensor(id).remade;
   const auto maker = std::ranges::find(s_.operators, id, &Operator::written);
   return !is_end(id) && maker != s_.operators.end() && rule(maker->kind).cheap;
 }
@@ -23,7 +24,7 @@ std::vector<TensorId> Derivation::needed_by(const Operator& op) const {
     if (what == Need::read && !is_end(op.read)) ids.push_back(op.read);
     if (what == Need::written) ids.push_back(op.written);
   }
-  if (op.queries) ids.push_back(*op.queries);
+  if (op.second) ids.push_back(*op.second);
   if (op.gates) ids.push_back(*op.gates);
   if (op.routes) ids.push_back(*op.routes);
   if (rule(op.kind).cheap && !rule(op.kind).needs(Need::read) && !is_end(op.read) &&
@@ -80,6 +81,9 @@ void Derivation::describe() {
     op.output_only = to_output && (is_product(op.kind) || op.kind == OperatorKind::combine ||
                                    op.kind == OperatorKind::residual);
     op.again = of_layer() && is_cheap(op.written) && kernel.cheap && !tensor.remade;
+    op.remade = tensor.remade && !kernel.cheap;
+    // Its gradient stays for the weights part, itself only until it is read.
+    if (tensor.remade && tensor.gradient == Tensor::Gradient::products) tensor.apart = true;
   }
   for (auto op = s_.operators.rbegin(); op != s_.operators.rend(); ++op) {
     const bool leads_there = is_product(op->kind) || op->kind == OperatorKind::combine ||
@@ -169,9 +173,9 @@ void Derivation::make_gradient(TensorId id) {
     return;
   }
   for (const int reader : all) make_gradient(op(reader).written);
-  // One call makes the gradients of gates and of the tensor whose rows they multiply.
+  // One call makes the gradients of both tensors that an operator reads.
   for (const Operator& reader : s_.operators)
-    if (reader.gates == id) make_gradient(reader.read);
+    if (reader.gates == id || reader.second == id) make_gradient(reader.read);
   const auto make_again_for = [&](bool products) {
     const auto needs = [&](int reader) {
       return is_product(op(reader).kind) == products && rule(op(reader).kind).needs(Need::read);
@@ -181,7 +185,7 @@ void Derivation::make_gradient(TensorId id) {
     // A router, which comes first, needs its input no more when it writes the gradient there.
     if (!products && s_.tensor(id).gradient_of == id &&
         op(all.front()).kind != OperatorKind::router) {
-      require(maker(id).kind == OperatorKind::all_gather, Failure::bug,
+      require(maker(id).kind == OperatorKind::all_gather || s_.tensor(id).remade, Failure::bug,
               "'{}' and its gradient need two places", s_.tensor(id).name);
       s_.tensor(id).apart = true;
     }

@@ -107,7 +107,7 @@ void Derivation::place_backward() {
       if (s_.tensor(made).brought) continue;
       const Expr end = place(made, s_.tensor(made).apart);
       if (call.for_weights) of_weights = of_weights ? max(*of_weights, end) : end;
-      if (done.kind == OperatorKind::send_rows) scratch.free(done.read, true);
+      if (s_.tensor(done.read).remade) scratch.free(done.read, true);
     } else if (!call.for_weights) {
       if (!is_end(done.read) && read.gradient == Tensor::Gradient::scratch &&
           (read.gradient_of == done.read || s_.tensor(read.gradient_of).arrives))
@@ -116,8 +116,8 @@ void Derivation::place_backward() {
       if (done.kind == OperatorKind::return_rows)
         for (const Operator& op : s_.operators)
           if (op.kind == OperatorKind::order_copies) place(op.read);
-      if (done.queries && s_.tensor(*done.queries).gradient == Tensor::Gradient::scratch)
-        place(*done.queries);
+      if (done.second && s_.tensor(*done.second).gradient == Tensor::Gradient::scratch)
+        place(*done.second);
       if (done.gates) place(*done.gates);
       const TensorId made = s_.tensor(done.written).rows_of;
       const bool stays = s_.tensor(made).arrives && made != done.written;

@@ -77,25 +77,72 @@ TensorId SegmentList::down(const std::string& name, TensorId normed, Module modu
   return out;
 }
 
+/// What queries of latent attention are made of.
+TensorId SegmentList::query_features(TensorId normed) {
+  return m_.q_lora_rank > 0
+             ? down("q_down", normed, Module::q_down, Module::q_down_norm, m_.q_lora_rank)
+             : normed;
+}
+
+void SegmentList::latent_queries(TensorId features, TensorId written) {
+  linear("q", features, written, {Module::q}, s_.attended_tp);
+  adapt("q", features, written, {{Module::q, s_.attended_tp}});
+}
+
 /// The same from latent attention's products, which write side by side. Values are as wide as keys.
 TensorId SegmentList::latent_qkv(TensorId normed) {
   const Expr still = s_.heads_tp * double(m_.still_dim() + m_.v_head_dim()),
              turned = double(m_.rotary_dim());
-  const TensorId queries = m_.q_lora_rank > 0 ? down("q_down", normed, Module::q_down,
-                                                     Module::q_down_norm, m_.q_lora_rank)
-                                              : normed;
+  const TensorId queries = query_features(normed);
   const TensorId keys =
       down("kv_down", normed, Module::kv_down, Module::kv_down_norm, m_.kv_lora_rank);
   const TensorId parts = activation("qkv.parts", s_.attended_tp + still + turned);
-  linear("q", queries, parts, {Module::q}, s_.attended_tp);
-  adapt("q", queries, parts, {{Module::q, s_.attended_tp}});
+  latent_queries(queries, parts);
   linear("kv_up", keys, parts, {Module::kv_up}, still);
   adapt("kv_up", keys, parts, {{Module::kv_up, still}});
   linear("k_turned", normed, parts, {Module::k_turned}, turned);
   const TensorId qkv = activation("qkv", s_.qkv_tp);
-  streaming("expand", OperatorKind::expand_keys, parts, qkv, {s_.tokens, s_.qkv_tp},
-            s_.tokens * s_.qkv_tp);
+  streaming("expand", OperatorKind::expand_keys, parts, qkv,
+            {s_.tokens, s_.heads_tp, 3.0 * s_.head_dim}, s_.tokens * s_.qkv_tp);
   return qkv;
+}
+
+/// Keys and values of all tokens of a sequence, side by side. Ranks gather the latent features and
+/// the turned key that make them, and each one widens all.
+TensorId SegmentList::gathered_latents(TensorId normed, std::optional<TensorId>& queries) {
+  const double turned = m_.rotary_dim(), rank = m_.kv_lora_rank;
+  const auto rope = [&](TensorId id, Module module, const Expr& heads, const Expr& columns) {
+    streaming("rope " + segment_.tensor(id).name, OperatorKind::rope, id, id,
+              {s_.tokens, heads, columns}, s_.tokens * heads * columns)
+        .modules = {module};
+  };
+  const TensorId features = query_features(normed);
+  queries = activation("queries", s_.attended_tp);
+  latent_queries(features, *queries);
+  rope(*queries, Module::q, s_.heads_tp, s_.head_dim);
+  const TensorId low = activation("kv_down", rank + turned),
+                 latents = activation("latents", rank + turned);
+  linear("kv_down", normed, low, {Module::kv_down}, rank);
+  adapt("kv_down", normed, low, {{Module::kv_down, rank}});
+  linear("k_turned", normed, low, {Module::k_turned}, turned);
+  rope(low, Module::k_turned, 1.0, turned);
+  Operator& norm = streaming("kv_down norm", OperatorKind::rms_norm, low, latents,
+                             {s_.tokens, rank}, s_.tokens * rank);
+  norm.modules = {Module::kv_down_norm};
+  norm.statistics = {statistic("kv_down norm.rstd", s_.tokens)};
+  const TensorId all = of_sequence("latents.all", rank + turned);
+  segment_.tensor(all).stays = true;
+  exchange("gather latents", OperatorKind::all_gather, latents, all, Axis::cp);
+  const Expr still = s_.heads_tp * double(m_.still_dim() + m_.v_head_dim()),
+             columns = 2.0 * s_.attended_tp, rows = s_.b * s_.seq;
+  const TensorId parts = of_sequence("keys.parts", still), keys = of_sequence("keys.all", columns);
+  segment_.tensor(parts).remade = segment_.tensor(keys).remade = true;
+  linear("kv_up", all, parts, {Module::kv_up});
+  adapt("kv_up", all, parts, {{Module::kv_up, still}});
+  streaming("expand", OperatorKind::expand_keys, parts, keys,
+            {rows, s_.heads_tp, 2.0 * s_.head_dim}, rows * columns)
+      .second = all;
+  return keys;
 }
 
 /// Attention to kept keys: each token sees all of s_.seq keys, each sequence's keys are read once.
@@ -126,16 +173,13 @@ void SegmentList::latent_product(const char* name, OperatorKind kind, TensorId r
 /// The same where latent features are kept: they are the one key and value of all heads.
 TensorId SegmentList::latent_attention(TensorId normed) {
   const double turned = m_.rotary_dim(), rank = m_.kv_lora_rank, kept = turned + rank;
-  const TensorId queries = m_.q_lora_rank > 0 ? down("q_down", normed, Module::q_down,
-                                                     Module::q_down_norm, m_.q_lora_rank)
-                                              : normed;
+  const TensorId queries = query_features(normed);
   const TensorId low = activation("kv_down", rank);
   const TensorId parts = activation("latent.parts", kept + s_.attended_tp);
   linear("kv_down", normed, low, {Module::kv_down});
   adapt("kv_down", normed, low, {{Module::kv_down, rank}});
   norm("kv_down norm", Module::kv_down_norm, low, parts);
-  linear("q", queries, parts, {Module::q}, s_.attended_tp);
-  adapt("q", queries, parts, {{Module::q, s_.attended_tp}});
+  latent_queries(queries, parts);
   linear("k_turned", normed, parts, {Module::k_turned}, turned);
   const TensorId heads = activation("latent.heads", (s_.heads_tp + 2.0) * kept);
   latent_product("absorb", OperatorKind::absorb_queries, parts, heads, rank,
@@ -153,7 +197,13 @@ TensorId SegmentList::latent_attention(TensorId normed) {
 /// @return what the output's product reads
 TensorId SegmentList::attention(TensorId normed) {
   if (m_.keeps_latents()) return latent_attention(normed);
-  TensorId qkv = m_.latent() ? latent_qkv(normed) : this->qkv(normed);
+  // Ranks that share a sequence see all of it, each with a part of the heads or of the queries.
+  const bool by_heads = sharing_ == Sharing::heads;
+  const bool by_latents = sharing_ == Sharing::keys && m_.latent();
+  std::optional<TensorId> queries;
+  TensorId qkv = by_latents    ? gathered_latents(normed, queries)
+                 : m_.latent() ? latent_qkv(normed)
+                               : this->qkv(normed);
   const Expr turned = s_.attended_tp + s_.keys_tp;  // features of queries and keys
   if (m_.qk_norm) {
     const Expr heads = s_.tokens * (turned / s_.head_dim);
@@ -166,14 +216,11 @@ TensorId SegmentList::attention(TensorId normed) {
     norm.statistics = {statistic("qk.rstd", m_.qk_norm_joint ? 2.0 * s_.tokens : heads)};
     qkv = out;
   }
-  if (m_.rotary())
+  if (m_.rotary() && !by_latents)
     streaming("rope", OperatorKind::rope, qkv, qkv, {s_.tokens, turned / s_.head_dim, s_.head_dim},
               s_.tokens * turned);
-  // Ranks that share a sequence see all of it, each with a part of the heads or of the queries.
-  const bool by_heads = sharing_ == Sharing::heads;
   Expr heads = s_.heads_tp;
-  std::optional<TensorId> queries;
-  if (sharing_ == Sharing::keys) {
+  if (sharing_ == Sharing::keys && !by_latents) {
     queries = qkv;
     qkv = gathered_keys(qkv);
   }
@@ -207,7 +254,7 @@ TensorId SegmentList::attention(TensorId normed) {
                                 .read = qkv,
                                 .written = attended,
                                 .statistics = {statistic("lse", s_.tokens * s_.heads_tp)},
-                                .queries = queries,
+                                .second = queries,
                                 .modules = sinks,
                                 .dims = {s_.b, s_.seq, heads, s_.head_dim},
                                 .forward_flops = flops,

@@ -49,7 +49,7 @@ void SegmentList::product(std::string name, OperatorKind kind, TensorId read, Te
 void SegmentList::linear(const std::string& name, TensorId read, TensorId written,
                          const std::vector<Module>& modules, const Expr& outputs) {
   product(name, product_of_layer(), read, written,
-          {modules, outputs, segment_.tensor(read).columns});
+          {modules, outputs, inputs(read, modules.front())});
   Operator& op = segment_.operators.back();
   op.quantized = std::ranges::any_of(
       modules, [&](Module one) { return std::ranges::count(quantized_, one) > 0; });
@@ -76,9 +76,10 @@ void SegmentList::adapt(const std::string& name, TensorId read, TensorId written
   const double width = std::accumulate(ranks.begin(), ranks.end(), 0);
   const bool alike = std::ranges::count(ranks, ranks.front()) == std::ssize(ranks);
   const bool grouped = kind == OperatorKind::experts;
-  const TensorId low = grouped ? held(name + ".low", width) : activation(name + ".low", width);
+  const TensorId low =
+      grouped ? held(name + ".low", width) : as_many_rows(name + ".low", read, width);
   product(name + " lora a", kind, read, low,
-          {modules, width, segment_.tensor(read).columns, Part::lora_a});
+          {modules, width, inputs(read, modules.front()), Part::lora_a});
   // Unlike ranks count by their mean, which gives the FLOPs of all.
   product(name + " lora b", kind, low, written,
           {modules, outputs, alike ? Expr(ranks.front()) : elements / outputs, Part::lora_b});

@@ -81,6 +81,13 @@ class SegmentList {
   TensorId activation(std::string name, const Expr& columns) {
     return tensor(std::move(name), s_.tokens, columns, segment_.activation_bytes);
   }
+  /// Rows for those of another tensor.
+  TensorId as_many_rows(std::string name, TensorId other, const Expr& columns) {
+    const Tensor rows = segment_.tensor(other);
+    const TensorId id = tensor(std::move(name), rows.rows, columns, segment_.activation_bytes);
+    segment_.tensor(id).gathered = rows.gathered;
+    return id;
+  }
   /// @param copies  rows for each token
   TensorId in_fp32(std::string name, const Expr& columns, int copies = 1) {
     const TensorId id =
@@ -118,6 +125,10 @@ class SegmentList {
   }
   void linear(const std::string& name, TensorId read, TensorId written,
               const std::vector<Module>& modules, const Expr& outputs);
+  /// Columns that a module's product reads: gathered latent features have a turned key after them.
+  Expr inputs(TensorId read, Module module) const {
+    return module == Module::kv_up ? Expr(m_.kv_lora_rank) : segment_.tensor(read).columns;
+  }
   /// A linear layer that may have an adapter, and the columns that it writes.
   using Target = std::pair<Module, Expr>;
   void adapt(const std::string& name, TensorId read, TensorId written,
@@ -146,7 +157,10 @@ class SegmentList {
   TensorId exchanged(const std::string& name, TensorId normed);
   TensorId qkv(TensorId normed);
   TensorId down(const std::string& name, TensorId normed, Module module, Module norm, int rank);
+  void latent_queries(TensorId features, TensorId written);
+  TensorId query_features(TensorId normed);
   TensorId latent_qkv(TensorId normed);
+  TensorId gathered_latents(TensorId normed, std::optional<TensorId>& queries);
   TensorId latent_attention(TensorId normed);
   void latent_product(const char* name, OperatorKind kind, TensorId read, TensorId written,
                       const Expr& outputs, const Expr& inputs);

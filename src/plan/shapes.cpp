@@ -57,12 +57,6 @@ std::vector<int> expert_degrees(const model::Config& model, const deck::SearchKe
 /// (Megatron-LM's documentation of context parallelism).
 constexpr int most_whole_tokens = 8192;
 
-bool allows_cp(const model::Config& model, const deck::SearchKeys& search, int cp) {
-  if (!allows(search.cp, cp)) return false;
-  if (cp == 1) return true;
-  return !search.cp.empty() || model.seq_len > most_whole_tokens;
-}
-
 /// The exchanges to try of ranks that share a sequence: Stage::gather_keys.
 std::vector<int> exchanges(const model::Config& model, const deck::SearchKeys& search, int tp,
                            int cp) {
@@ -100,6 +94,12 @@ bool fits_some_pipeline(int devices, const model::Config& model, const hardware:
 }
 
 }  // namespace
+
+bool allows_cp(const model::Config& model, const deck::SearchKeys& search, int cp) {
+  if (!allows(search.cp, cp)) return false;
+  if (cp == 1) return true;
+  return !search.cp.empty() || model.seq_len > most_whole_tokens;
+}
 
 std::string tensor_fault(const model::Config& model, int tp, int ep) {
   if (model.num_heads % tp != 0)

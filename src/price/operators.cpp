@@ -34,7 +34,9 @@ double operator_s(const model::Config& model, const hardware::Profile& profile,
   if (forward) return dequantize_s + whole_s;
   const double weights_share = model::rule(op.kind).weights_share;
   const double weights_s = op.trained * weights_share * whole_s;
-  const double all_s = dequantize_s + (1.0 - weights_share) * whole_s + weights_s;
+  const double remade_s =
+      op.remade ? dequantize_s + operator_time(model, profile, op, false, values).seconds : 0.0;
+  const double all_s = remade_s + dequantize_s + (1.0 - weights_share) * whole_s + weights_s;
   if (pass == Pass::backward) return all_s;
   const double cheap_s = op.again ? std::min(again_s(model, profile, op, values), all_s) : 0.0;
   switch (pass) {

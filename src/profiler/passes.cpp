@@ -138,7 +138,7 @@ engine::KernelCall<Storage> call_of(Maker<Storage> make, const Item& item,
       c.bias = make.vector(d[1]), c.mean = make.wide_vector(d[0]), c.d_bias = make.zeros(d[1]);
       break;
     case OperatorKind::rope:
-      c.head_dim = model.head_dim();
+      c.head_dim = int(d[2]);
       c.angles = make.wide_copy(kernels::rope_table(model::rope_frequencies(model), model.seq_len),
                                 model.seq_len, model.rotary_dim());
       c.written = c.d_read = make.matrix(d[0], d[1] * c.head_dim);
@@ -156,8 +156,13 @@ engine::KernelCall<Storage> call_of(Maker<Storage> make, const Item& item,
       c.heads = {{kernels::HeadBlocks::Block{int(d[1])}}};
       break;
     case OperatorKind::expand_keys:
-      c.latent = latent_shape(model, d[1] / (3 * model.head_dim()));
-      activation(d[0], c.latent.parts(), d[1]);
+      c.latent = latent_shape(model, d[1]);
+      if (const bool queries = d[2] > 2 * model.head_dim(); queries) {
+        activation(d[0], c.latent.parts(), c.latent.columns());
+        break;
+      }
+      activation(d[0], c.latent.turned, 2 * c.latent.queries());
+      c.keys = c.d_keys = make.matrix(d[0], d[1] * c.latent.pair());
       break;
     case OperatorKind::narrow_values:
       c.latent = latent_shape(model, d[1] / model.v_head_dim());

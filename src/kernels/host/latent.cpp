@@ -7,16 +7,19 @@
 namespace brume::kernels {
 
 template <class Storage>
-void expand_keys(ConstMatrixOf<Storage> parts, const LatentShape& shape, MatrixOf<Storage> qkv) {
-  promise_latent("expand_keys", parts, shape.parts(), qkv, shape.columns());
+void expand_keys(ConstMatrixOf<Storage> parts, const LatentShape& shape, MatrixOf<Storage> qkv,
+                 ConstMatrixOf<Storage> turned_keys) {
+  promise_expansion("expand_keys", parts, shape, qkv, turned_keys);
+  const bool apart = turned_keys.data() != nullptr;
+  const int queries = apart ? 0 : shape.queries();
   for_each("expand_keys", parts.extent_int(0), [=](std::int64_t n) {
     const Storage* const x = &parts(n, 0);
-    const Storage* const turned = x + shape.parts() - shape.turned;
+    const Storage* const turned = apart ? &turned_keys(n, 0) : x + shape.parts() - shape.turned;
     Storage* const y = &qkv(n, 0);
-    std::copy_n(x, shape.queries(), y);
+    std::copy_n(x, queries, y);
     for (int h = 0; h < shape.heads; ++h) {
-      const Storage* const pair = x + shape.queries() + h * shape.pair();
-      Storage* const key = y + shape.queries() + h * shape.head_dim;
+      const Storage* const pair = x + queries + h * shape.pair();
+      Storage* const key = y + queries + h * shape.head_dim;
       Storage* const value = key + shape.queries();
       std::copy_n(turned, shape.turned, key);
       std::copy_n(pair, shape.still(), key + shape.turned);
@@ -28,20 +31,22 @@ void expand_keys(ConstMatrixOf<Storage> parts, const LatentShape& shape, MatrixO
 
 template <class Storage>
 void expand_keys_backward(ConstMatrixOf<Storage> d_qkv, const LatentShape& shape,
-                          MatrixOf<Storage> d_parts) {
-  promise_latent("expand_keys_backward", d_parts, shape.parts(), d_qkv, shape.columns());
+                          MatrixOf<Storage> d_parts, MatrixOf<Storage> d_turned) {
+  promise_expansion("expand_keys_backward", d_parts, shape, d_qkv, d_turned);
+  const bool apart = d_turned.data() != nullptr;
+  const int queries = apart ? 0 : shape.queries();
   for_each("expand_keys_backward", d_qkv.extent_int(0), [=](std::int64_t n) {
     const Storage* const dy = &d_qkv(n, 0);
-    const Storage* const keys = dy + shape.queries();
+    const Storage* const keys = dy + queries;
     Storage* const dx = &d_parts(n, 0);
-    std::copy_n(dy, shape.queries(), dx);
+    std::copy_n(dy, queries, dx);
     for (int h = 0; h < shape.heads; ++h) {
       const Storage* const key = keys + h * shape.head_dim;
-      Storage* const pair = dx + shape.queries() + h * shape.pair();
+      Storage* const pair = dx + queries + h * shape.pair();
       std::copy_n(key + shape.turned, shape.still(), pair);
       std::copy_n(key + shape.queries(), shape.value_dim, pair + shape.still());
     }
-    Storage* const turned = dx + shape.parts() - shape.turned;
+    Storage* const turned = apart ? &d_turned(n, 0) : dx + shape.parts() - shape.turned;
     for (int c = 0; c < shape.turned; ++c) {
       float sum = 0.0f;
       for (int h = 0; h < shape.heads; ++h) sum += float(keys[h * shape.head_dim + c]);

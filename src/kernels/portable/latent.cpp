@@ -5,26 +5,30 @@
 namespace brume::kernels {
 
 template <class Storage>
-void expand_keys(ConstMatrixOf<Storage> parts, const LatentShape& shape, MatrixOf<Storage> qkv) {
-  promise_latent("expand_keys", parts, shape.parts(), qkv, shape.columns());
+void expand_keys(ConstMatrixOf<Storage> parts, const LatentShape& shape, MatrixOf<Storage> qkv,
+                 ConstMatrixOf<Storage> turned) {
+  promise_expansion("expand_keys", parts, shape, qkv, turned);
+  const bool apart = turned.data() != nullptr;
+  const int queries = apart ? 0 : shape.queries();
   for_each_row(
       "expand_keys", parts.extent(0), KOKKOS_LAMBDA(const Team& team) {
-        const int n = team.league_rank(), pairs = shape.queries();
+        const int n = team.league_rank();
         const auto key = [&](int h, int c) {
-          return parts(n, c < shape.turned ? shape.parts() - shape.turned + c
-                                           : pairs + h * shape.pair() + c - shape.turned);
+          if (c < shape.turned)
+            return apart ? turned(n, c) : parts(n, shape.parts() - shape.turned + c);
+          return parts(n, queries + h * shape.pair() + c - shape.turned);
         };
         const auto value = [&](int h, int c) {
-          return c < shape.value_dim ? parts(n, pairs + h * shape.pair() + shape.still() + c)
+          return c < shape.value_dim ? parts(n, queries + h * shape.pair() + shape.still() + c)
                                      : Storage(0.0f);
         };
         along(
-            team, shape.columns(),
+            team, queries + 2 * shape.queries(),
             [&](int i) {
               const int column = i % shape.queries();
               const int h = column / shape.head_dim, c = column % shape.head_dim;
-              if (i < shape.queries()) return parts(n, i);
-              return i < 2 * shape.queries() ? key(h, c) : value(h, c);
+              if (i < queries) return parts(n, i);
+              return i < queries + shape.queries() ? key(h, c) : value(h, c);
             },
             [&](int i, Storage x) { qkv(n, i) = x; });
       });
@@ -32,11 +36,13 @@ void expand_keys(ConstMatrixOf<Storage> parts, const LatentShape& shape, MatrixO
 
 template <class Storage>
 void expand_keys_backward(ConstMatrixOf<Storage> d_qkv, const LatentShape& shape,
-                          MatrixOf<Storage> d_parts) {
-  promise_latent("expand_keys_backward", d_parts, shape.parts(), d_qkv, shape.columns());
+                          MatrixOf<Storage> d_parts, MatrixOf<Storage> d_turned) {
+  promise_expansion("expand_keys_backward", d_parts, shape, d_qkv, d_turned);
+  const bool apart = d_turned.data() != nullptr;
+  const int keys = apart ? 0 : shape.queries();
   for_each_row(
       "expand_keys_backward", d_qkv.extent(0), KOKKOS_LAMBDA(const Team& team) {
-        const int n = team.league_rank(), keys = shape.queries();
+        const int n = team.league_rank(), turned = keys + shape.heads * shape.pair();
         const auto of_pair = [&](int column) {
           const int first = keys + column / shape.pair() * shape.head_dim,
                     c = column % shape.pair();
@@ -44,17 +50,19 @@ void expand_keys_backward(ConstMatrixOf<Storage> d_qkv, const LatentShape& shape
                                             : first + shape.queries() + c - shape.still());
         };
         along(
-            team, shape.parts(),
+            team, turned + shape.turned,
             [&](int i) {
               if (i < keys) return float(d_qkv(n, i));
-              const int column = i - keys, c = column - shape.heads * shape.pair();
-              if (c < 0) return float(of_pair(column));
+              const int c = i - turned;
+              if (c < 0) return float(of_pair(i - keys));
               float sum = 0.0f;
               for (int h = 0; h < shape.heads; ++h)
                 sum += float(d_qkv(n, keys + h * shape.head_dim + c));
               return sum;
             },
-            [&](int i, float x) { d_parts(n, i) = Storage(x); });
+            [&](int i, float x) {
+              (apart && i >= turned ? d_turned(n, i - turned) : d_parts(n, i)) = Storage(x);
+            });
       });
 }
 
