@@ -335,7 +335,7 @@ inline void choose_later_knobs(std::mt19937 random, const model::Config& model, 
   for (plan::Stage& stage : plan.stages) {
     plan::Stage changed = stage;
     changed.dispatch_tokens = pick(random, {0, 1});
-    if (!plan.order.splits_backward() && plan::dispatch_fault(model, changed.split()).empty())
+    if (!plan.order.splits_backward() && plan::dispatch_fault(changed.split()).empty())
       stage = changed;
   }
 }

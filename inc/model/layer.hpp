@@ -470,11 +470,31 @@ void derive(Segment& segment);
 
 // --- runs ---------------------------------------------------------------------------------------
 
-/// Indices [first, end) without an exchange between them; `end` is the exchange behind a run.
+/// Indices [first, end) without an exchange between them. The exchange behind a run is at `end`,
+/// unless the run is the part of a longer one that the exchange before it does not hold up.
 struct Run {
   int first, end;
+  bool beside = false;  ///< touches nothing of the exchanges before it that are on their way
 };
-/// Runs of a segment's operators, one more than it has exchanges between several ranks.
+/// Finds the calls that need not wait for exchanges of tokens on their way.
+class OnTheWay {
+ public:
+  explicit OnTheWay(const Segment& segment) : segment_(segment) {}
+
+  /// Meets the next operator, or the operator of the next call of a backward.
+  ///
+  /// @param exchanges  whether several ranks exchange a tensor by it
+  /// @return whether it is a kernel's beside such an exchange
+  bool meet(const Operator& op, bool exchanges);
+  bool any() const { return !moved_.empty(); }
+
+ private:
+  std::vector<TensorId> places(const Operator& op) const;
+
+  const Segment& segment_;
+  std::vector<TensorId> moved_ = {};  ///< tensors, and gradients, on their way
+};
+/// Runs of a segment's operators.
 std::vector<Run> forward_runs(const Segment& segment, const Split& split);
 /// Runs of its backward calls.
 std::vector<Run> backward_runs(const Segment& segment, const Split& split);

@@ -81,6 +81,9 @@ struct Block {
 /// All blocks of a model: embedding, layers in order, head. A tied head has no token table of its
 /// own.
 std::vector<Block> blocks(const Config& config);
+/// The blocks of ranks that divide segments so. If they send tokens to the ranks of their experts,
+/// each has the whole shared expert, and its own tokens' part of the gradients.
+std::vector<Block> blocks(const Config& config, const Division& division);
 
 /// The layer whose gradients and optimizer state have most bytes: closed forms take it for every
 /// layer that has a backward.

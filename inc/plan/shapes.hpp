@@ -62,7 +62,7 @@ std::string paired_context_fault(const model::Config& model, int cp, int tp);
 
 /// Says why ranks of a stage cannot send tokens to the ranks of their experts; empty where they
 /// can.
-std::string dispatch_fault(const model::Config& model, const model::Split& split);
+std::string dispatch_fault(const model::Split& split);
 
 /// Whether a pipeline of `num_stages` on this cluster may have a stage of `devices`: every other
 /// stage needs one device at least, or exactly as many where the search asks for equal stages.

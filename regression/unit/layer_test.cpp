@@ -429,7 +429,6 @@ TEST(Layer, ScratchHoldsItsTensors) {
             Split{.cp = 2}, Split{.tp = 2, .cp = 2}, Split{.cp = 2, .gather_keys = 1},
             Split{.tp = 2, .cp = 4, .gather_keys = 1},
             Split{.tp = 2, .microbatch = 2, .ep = 4, .dispatch_tokens = 1}}) {
-        if (split.dispatch_tokens == 1 && m.shared_expert_ffn_size > 0) continue;
         const Values at = split.values();
         const Segment s = segment(m, kind, split.division());
         const double products = s.product_grads_elements.evaluate(at);
@@ -462,18 +461,39 @@ TEST(Layer, TokensAreSentToTheRanksOfTheirExperts) {
   EXPECT_DOUBLE_EQ(ranks_of_token(m).evaluate(at), of_token);
   const Segment s = segment(m, SegmentKind::experts, split.division());
   EXPECT_TRUE(s.brought().empty());
+  // Exchanges, each with the operators that compute meanwhile.
   const auto exchanges = [&](const std::vector<model::Run>& runs, const auto& op_at) {
     std::vector<std::string> names;
-    for (std::size_t i = 0; i + 1 < runs.size(); ++i) names.push_back(op_at(runs[i].end).name);
+    for (const model::Run& run : runs) {
+      for (int i = run.first; i < run.end && run.beside; ++i) names.back() += ", " + op_at(i).name;
+      if (&run != &runs.back() && is_exchange(op_at(run.end).kind))
+        names.push_back(op_at(run.end).name);
+    }
     return names;
   };
-  const auto of_forward = [&](int i) { return s.operators[std::size_t(i)]; };
-  const auto of_backward = [&](int i) { return of_forward(s.backward[std::size_t(i)].op); };
-  EXPECT_EQ(exchanges(forward_runs(s, split), of_forward),
-            (std::vector<std::string>{"gather choices", "send tokens", "return tokens"}));
-  EXPECT_EQ(
-      exchanges(backward_runs(s, split), of_backward),
-      (std::vector<std::string>{"send tokens", "return tokens", "gather choices", "send tokens"}));
+  using Names = std::vector<std::string>;
+  const auto forward_of = [&](const Segment& s) {
+    return exchanges(forward_runs(s, split), [&](int i) { return s.operators[std::size_t(i)]; });
+  };
+  const auto backward_of = [&](const Segment& s) {
+    return exchanges(backward_runs(s, split), [&](int i) {
+      return s.operators[std::size_t(s.backward[std::size_t(i)].op)];
+    });
+  };
+  EXPECT_EQ(forward_of(s), (Names{"gather choices", "send tokens", "return tokens"}));
+  EXPECT_EQ(backward_of(s), (Names{"send tokens, sum", "return tokens", "gather choices",
+                                   "send tokens, norm2, router"}));
+  Config shares = m;
+  shares.shared_expert_ffn_size = 24;
+  const Segment of_shared = segment(shares, SegmentKind::experts, split.division());
+  EXPECT_EQ(forward_of(of_shared), (Names{"gather choices", "send tokens, shared in, shared swiglu",
+                                          "return tokens, shared out"}));
+  EXPECT_EQ(backward_of(of_shared),
+            (Names{"send tokens, sum",
+                   "return tokens, shared swiglu, shared out, shared out, shared swiglu",
+                   "gather choices", "send tokens, norm2, shared in, norm2, router, shared in"}));
+  const auto wide = std::ranges::find(of_shared.tensors, std::string("shared wide"), &Tensor::name);
+  EXPECT_EQ(wide->elements().evaluate(at), 2 * own / 2 * 2 * 24);
   for (const Operator& op : s.operators)
     if (is_of_tokens(op.kind)) {
       EXPECT_DOUBLE_EQ(op.expected_bytes.evaluate(at), own * of_token * row);

@@ -136,6 +136,10 @@ TEST_F(Megatron, SaysTheRouter) {
   EXPECT_EQ(value("--moe-shared-expert-gate"), "-");
   model.shared_expert_gate = true;
   EXPECT_EQ(value("--moe-shared-expert-gate"), "");
+  EXPECT_EQ(value("--moe-shared-expert-overlap"), "-");
+  for (plan::Stage& stage : plan.stages) stage.ep = 4, stage.dispatch_tokens = 1;
+  EXPECT_EQ(value("--moe-shared-expert-overlap"), "");
+  for (plan::Stage& stage : plan.stages) stage.ep = 1, stage.dispatch_tokens = 0;
   model.expert_groups = 4;
   model.groups_per_token = 2;  // it adds up two logits of a group, which sigmoids do here
   EXPECT_NE(refusal().find("2 of 4 groups with experts_per_token = 4"), std::string::npos);
@@ -523,7 +527,7 @@ TEST_F(MegatronArguments, OfExpertsAreReadOrRefusedByName) {
   EXPECT_EQ(sends("--moe-token-dispatcher-type alltoall"), 1);
   EXPECT_EQ(sends("--moe-token-dispatcher-type flex"), 1);
   EXPECT_EQ(sends("--moe-token-dispatcher-type alltoall --moe-shared-expert-intermediate-size 64"),
-            0);
+            1);
   EXPECT_NE(refusal_of(divided + "--moe-token-dispatcher-type ring").find("allgather and alltoall"),
             std::string::npos);
   EXPECT_NE(refusal_of(dense + "--expert-model-parallel-size 2").find("has no experts"),

@@ -154,14 +154,15 @@ Costs::Costs(const model::Config& model, const hardware::Machine& machine, Stage
                            }});
 }
 
-Expr Costs::segment(model::SegmentKind kind, Pass pass) const {
-  auto function =
-      remembering(std::string(model::name(kind)) + "_" + word(pass),
-                  [model = model_, profile = profile_, kind, pass, role = role_](Arguments x) {
-                    const model::Split split = split_of(x, role);
-                    const double work_s = price::segment_s(*model, *profile, kind, pass, split);
-                    return price::task_s(*profile, work_s, tasks_of(*model, kind, pass, split));
-                  });
+Expr Costs::segment(model::SegmentKind kind, Pass pass, int run) const {
+  const bool all = run == price::all_runs;
+  auto function = remembering(
+      std::string(model::name(kind)) + "_" + word(pass) + (all ? "" : "_" + std::to_string(run)),
+      [model = model_, profile = profile_, kind, pass, run, all, role = role_](Arguments x) {
+        const model::Split split = split_of(x, role);
+        const double work_s = price::segment_s(*model, *profile, kind, pass, split, run);
+        return price::task_s(*profile, work_s, all ? tasks_of(*model, kind, pass, split) : 1);
+      });
   return Expr::call(std::move(function), v_.split(*model_));
 }
 

@@ -69,7 +69,8 @@ class Costs {
  public:
   Costs(const model::Config& model, const hardware::Machine& machine, StageRole role);
 
-  Expr segment(model::SegmentKind kind, Pass pass) const;  ///< at Variables::split
+  /// At Variables::split.
+  Expr segment(model::SegmentKind kind, Pass pass, int run = price::all_runs) const;
   /// The norms of a segment that its backward makes again before ranks gather their tokens.
   Expr norms_again(model::SegmentKind kind) const;
   Expr optimizer(const Expr& elements, model::UpdateUnit unit) const;

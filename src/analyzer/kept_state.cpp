@@ -55,7 +55,7 @@ MatrixStepBytes matrix_step_bytes(const model::Config& model, const model::Block
 }
 
 StageBlocks::StageBlocks(const model::Config& model, StageRole role) {
-  const std::vector<model::Block> all = model::blocks(model);
+  const std::vector<model::Block> all = model::blocks(model, role.division(model::expert_axes));
   embedding = all.front(), head = all.back();
   layer = dense_layer = frozen_layer = model::most_trained_layer(model, all);
   if (role.dense > 0) dense_layer = model::most_trained_layer(model, all, true);

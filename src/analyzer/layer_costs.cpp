@@ -44,6 +44,7 @@ struct Exchanges {
   bool adds = false;                                     ///< the stream to the sums
   Expr forward_s = 0.0, backward_s = 0.0, both_s = 0.0;  ///< others
 
+  void hide(const Costs& costs, const model::Segment& segment, Recompute recompute);
   Exchanges(const model::Config& model, const Costs& costs, SegmentKind kind, Recompute recompute);
 };
 
@@ -92,6 +93,37 @@ Exchanges::Exchanges(const model::Config& model, const Costs& costs, SegmentKind
       both_s += exchange_s(all_to_all);
     }
   }
+  if (std::ranges::any_of(segment.operators, model::is_of_tokens, &model::Operator::kind))
+    hide(costs, segment, recompute);
+}
+
+/// Takes off the time in which tokens travel while a run beside them computes.
+void Exchanges::hide(const Costs& costs, const model::Segment& segment, Recompute recompute) {
+  // Only the ranks that divide experts exchange anything here.
+  const model::Split split{.ep = 2, .dispatch_tokens = 1};
+  const auto of = [&](const std::vector<model::Run>& runs, Pass pass, const auto& op_at,
+                      Expr& sends_s, Expr& returns_s) {
+    for (std::size_t run = 1; run < runs.size(); ++run) {
+      if (!runs[run].beside) continue;
+      const model::Operator& op = op_at(runs[run - 1].end);
+      const Expr exchange_s =
+          costs.collective(price::Collective::all_to_all, op.axes, op.expected_bytes);
+      const Expr run_s = costs.segment(segment.kind, pass, int(run));
+      (op.kind == model::OperatorKind::send_rows ? sends_s : returns_s) +=
+          costs.overlapped(run_s, exchange_s, 0.0, 0.0) - run_s - exchange_s;
+    }
+  };
+  const std::vector<model::Operator>& operators = segment.operators;
+  const auto of_forward = [&](int i) -> const model::Operator& {
+    return operators[std::size_t(i)];
+  };
+  const auto of_backward = [&](int i) -> const model::Operator& {
+    return of_forward(segment.backward[std::size_t(i)].op);
+  };
+  of(model::forward_runs(segment, split), Pass::forward, of_forward, forward_s, sums_s);
+  of(model::backward_runs(segment, split),
+     recompute == Recompute::none ? Pass::stored_backward : Pass::backward, of_backward, backward_s,
+     output_grads_s);
 }
 
 LayerCosts costs_of(const model::Config& model, const Costs& costs, Recompute recompute,

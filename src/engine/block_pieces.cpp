@@ -6,7 +6,8 @@ namespace brume::engine {
 
 std::map<int, BlockPieces> block_pieces(const plan::Plan& plan, const model::Config& model,
                                         const plan::Place& place, const Optimizer& optimizer) {
-  const std::vector<model::Block> all = model::blocks(model);
+  const std::vector<model::Block> all =
+      model::blocks(model, plan.stages[std::size_t(place.stage)].split().division());
   std::set<int> here{0};  // a tied head reads its table
   for (int index : plan::stages_beside(plan, place.stage))
     for (auto [block, last] = plan::block_range(plan, index); block <= last; ++block)

@@ -111,7 +111,8 @@ void SegmentTasks<Storage>::describe_attention(const plan::Stage& stage,
   const int ffn = model.ffn_size / stage.tp;
   columns_[std::size_t(Module::mlp_gate)] = {0, ffn};
   columns_[std::size_t(Module::mlp_up)] = {ffn, ffn};
-  const int shared = model.shared_expert_ffn_size / std::max(stage.tp, stage.ep);
+  const bool whole = stage.split().division().dispatches;
+  const int shared = model.shared_expert_ffn_size / (whole ? 1 : std::max(stage.tp, stage.ep));
   columns_[std::size_t(Module::shared_gate)] = {0, shared};
   columns_[std::size_t(Module::shared_up)] = {shared, shared};
 }
@@ -188,7 +189,9 @@ void SegmentTasks<Storage>::describe(List& list, const model::Config& model, Seg
       list.routes = op.statistics.front(), list.sends = op.statistics.back();
       list.choices = op.read;
     }
-    if (op.kind == OperatorKind::send_rows) list.arrival = i + 1;
+    if (op.kind == OperatorKind::send_rows)
+      list.arrival =
+          int(std::ranges::find(operators, op.written, &Operator::read) - operators.begin());
     if (op.part == Part::lora_a) describe_low(op, model.adapter);
     if (op.kind == OperatorKind::cross_entropy)
       list.tensors[std::size_t(op.written)].columns = rows_of_table_;

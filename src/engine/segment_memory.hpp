@@ -7,6 +7,14 @@
 
 namespace brume::engine {
 
+/// All of the workspace, of which a task may have parts.
+template <class Storage>
+Storage* SegmentTasks<Storage>::workspace(const Operands& o) {
+  const schedule::Operand* const part = o.task.find(Role::workspace);
+  if (part == nullptr) return nullptr;
+  return o.data<Storage>(Role::workspace) - part->first_byte / std::int64_t(sizeof(Storage));
+}
+
 template <class Storage>
 auto SegmentTasks<Storage>::pass(const Operands& o, bool backward) const -> Pass {
   const List& list = lists_.at(o.task.segment);
@@ -17,7 +25,7 @@ auto SegmentTasks<Storage>::pass(const Operands& o, bool backward) const -> Pass
          .rows =
              embeds ? 0 : stream(o, Role::input).extent_int(0) * list.tensor(TensorId::input).share,
          .backward = backward,
-         .scratch = o.optional<Storage>(Role::workspace),
+         .scratch = workspace(o),
          .products = o.optional<Storage>(Role::products),
          .gelu_in_product = false};
   if (backward && p.products == nullptr && p.scratch != nullptr) {

@@ -112,7 +112,8 @@ void SegmentTasks<Storage>::route(const Pass& p, const Operator& op, Call& c) co
   const std::optional<TensorId> of_rows =
       op.kind == OperatorKind::sigmoid ? std::optional(op.written) : op.gates;
   if (!of_rows) return;
-  const std::int64_t count = op.routes ? c.routes.held_rows() : p.rows;
+  const std::int64_t count =
+      op.routes ? c.routes.held_rows() : num_rows(p, p.list.tensor(*of_rows));
   c.gates = gates(*of_rows, count);
   if (!p.backward) return;
   c.d_gates = d_gates(*of_rows, count);

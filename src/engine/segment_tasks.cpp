@@ -29,8 +29,14 @@ void SegmentTasks<Storage>::forward(const Operands& o, const StepScalars& step) 
   const TensorId terms = p.list.segment.terms;
   const bool adds =
       kind != SegmentKind::embedding && kind != SegmentKind::head && terms == TensorId::output;
-  ConstMatrix sum = adds ? ConstMatrix(stream(o, Role::input)) : ConstMatrix();
   const model::Run& run = p.list.forward_runs[o.task.run];
+  const bool begun =
+      wanted && std::any_of(p.list.segment.operators.begin(),
+                            p.list.segment.operators.begin() + run.first, [&](const Operator& op) {
+                              return op.written == terms && !model::is_epilogue(op.kind);
+                            });
+  ConstMatrix sum =
+      adds ? ConstMatrix(stream(o, begun ? Role::output : Role::input)) : ConstMatrix();
   if (p.list.arrival > 0 && run.first == p.list.arrival && needs_rounds(p))
     return forward_in_rounds(p, run.first - 1, run.end, {});
   for (int i = run.first; i < run.end; ++i) {

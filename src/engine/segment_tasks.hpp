@@ -74,7 +74,7 @@ class SegmentTasks {
     int experts_run = 0;          ///< of the backward, in which products of experts are
     model::TensorId routes = {};  ///< of copies of tokens, where there are experts
     /// Where rows travel to their experts: those that ranks send each other, choices of all tokens,
-    /// and the first operator behind that exchange, else 0.
+    /// and the first operator that reads what arrived, else 0.
     model::TensorId sends = {}, choices = {};
     int arrival = 0;
     std::vector<bool> for_output;  ///< operators not needed if nobody reads the output
@@ -129,6 +129,7 @@ class SegmentTasks {
   void describe(List& list, const model::Config& model, model::SegmentKind kind,
                 const plan::Place& place, const model::Split& split);
   void describe_low(const model::Operator& op, const model::Adapter& adapter);
+  static Storage* workspace(const Operands& o);
   Pass pass(const Operands& o, bool backward) const;
 
   Matrix stream(const Operands& o, schedule::Role role, int index = 0) const {

@@ -78,7 +78,7 @@ std::vector<Slab> slabs(const schedule::Program& program, const plan::Plan& plan
   for (int index : plan::stages_beside(plan, place.stage))
     here.push_back(plan::block_range(plan, index));
   const plan::Sharded<bool> shards = plan::sharded(stage);
-  const std::vector<model::Block> blocks = model::blocks(model);
+  const std::vector<model::Block> blocks = model::blocks(model, stage.split().division());
   std::vector<Slab> all;
   for (const Buffer& buffer : program.buffers) {
     const bool weights = buffer.content == Content::weights;
@@ -148,7 +148,8 @@ std::int64_t keep_exactly(std::vector<Slab>& slabs, const std::set<std::string>&
 std::vector<Slab> gradients(const schedule::Program& program, const plan::Plan& plan,
                             const model::Config& model, const Arena& arena) {
   const plan::Place place = plan::place(plan, program.rank);
-  const std::vector<model::Block> blocks = model::blocks(model);
+  const std::vector<model::Block> blocks =
+      model::blocks(model, plan.stages[std::size_t(place.stage)].split().division());
   std::vector<Slab> all;
   for (const Buffer& buffer : program.buffers) {
     if (!buffer.persistent || buffer.content != Content::grads) continue;

@@ -104,19 +104,12 @@ int ckpt_layers(GivenArguments& given, int layers, std::vector<std::string>& not
 }
 
 /// The exchange of ranks that divide experts: Stage::dispatch_tokens.
-int dispatch_tokens(GivenArguments& given, const model::Config& model, const model::Split& split,
+int dispatch_tokens(GivenArguments& given, const model::Split& split,
                     std::vector<std::string>& notes) {
   const std::string type = given.text("moe-token-dispatcher-type").value_or("allgather");
   if (type != "allgather" && type != "alltoall" && type != "flex")
     given.refuse("--moe-token-dispatcher-type {:.80}: Brume has allgather and alltoall", type);
   if (split.expert_data_ranks() == 1 || type == "allgather") return 0;
-  model::Split sends = split;
-  sends.dispatch_tokens = 1;
-  if (!plan::dispatch_fault(model, sends).empty()) {
-    notes.push_back("--moe-token-dispatcher-type " + type +
-                    ": ranks gather tokens, as by allgather");
-    return 0;
-  }
   if (type != "alltoall")
     notes.push_back("--moe-token-dispatcher-type " + type + ": ranks send tokens, as by alltoall");
   return 1;
@@ -169,7 +162,7 @@ plan::Plan read_plan(GivenArguments& given, const deck::Deck& deck, const model:
     given.refuse("--expert-model-parallel-size {} does not divide the {} devices of a stage", ep,
                  of_stage);
   const int state_ranks = divided.state_ranks();
-  const int sends = dispatch_tokens(given, model, divided.split(), notes);
+  const int sends = dispatch_tokens(given, divided.split(), notes);
   if (of_stage > per_node && of_stage % per_node != 0)
     given.refuse("a stage of {} devices is no whole number of nodes with {}", of_stage, per_node);
   const int asked_zero = data_ranks > 1 ? zero_level(given) : 0;

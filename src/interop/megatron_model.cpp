@@ -149,6 +149,8 @@ void add_experts(Arguments& arguments, const model::Config& model, const plan::S
     arguments.push_back(
         {"--moe-shared-expert-intermediate-size", as_argument(model.shared_expert_ffn_size)});
   if (model.shared_expert_gate) arguments.push_back({"--moe-shared-expert-gate"});
+  if (model.shared_expert_ffn_size > 0 && stage.split().division().dispatches)
+    arguments.push_back({"--moe-shared-expert-overlap"});
   if (balances) arguments.push_back({"--moe-aux-loss-coeff", as_argument(model.balance_loss)});
   if (model.z_loss > 0.0) arguments.push_back({"--moe-z-loss-coeff", as_argument(model.z_loss)});
 }

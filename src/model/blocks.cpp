@@ -77,6 +77,10 @@ void set_format(Parameter& parameter, BlockKind kind, const Config& config) {
   parameter.block_elements = block_bytes(config.quantization) / weight_bytes(config.precision);
 }
 
+bool is_of_shared_expert(Module module) {
+  return module >= Module::shared_in && module <= Module::shared_out;
+}
+
 }  // namespace
 
 std::int64_t Parameter::elements() const {
@@ -100,6 +104,18 @@ std::vector<Block> blocks(const Config& config) {
     }
   if (config.moments == Moments::fp8) std::ranges::for_each(blocks, block_moments);
   return blocks;
+}
+
+std::vector<Block> blocks(const Config& config, const Division& division) {
+  std::vector<Block> all = blocks(config);
+  if (!division.dispatches) return all;
+  for (Block& block : all)
+    for (Parameter& one : block.parameters)
+      if (is_of_shared_expert(one.id.module)) {
+        one.split_dim = one.expert_dim = -1;
+        one.tp_partial = true;
+      }
+  return all;
 }
 
 const Block& most_trained_layer(const Config& config, const std::vector<Block>& blocks,

@@ -195,7 +195,11 @@ void Derivation::make_gradient(TensorId id) {
   for (const int reader : all)
     if (is_product(op(reader).kind)) s_.backward.push_back({reader, false, true});
   make_again_for(false);
-  for (const int reader : all) s_.backward.push_back({reader, false, false});
+  // Rows that come back are added last: the rest is made while they are on their way.
+  std::vector<int> in_turn = all;
+  std::ranges::stable_partition(in_turn,
+                                [&](int reader) { return !s_.tensor(op(reader).written).sent; });
+  for (const int reader : in_turn) s_.backward.push_back({reader, false, false});
   for (int i = int(s_.operators.size()) - 1; i >= 0; --i)
     if (op(i).read == id && op(i).in_place() && !is_epilogue(op(i).kind) &&
         s_.tensor(id).gradient != Tensor::Gradient::in_place)
@@ -203,6 +207,9 @@ void Derivation::make_gradient(TensorId id) {
 }
 
 void Derivation::order_backward() {
+  // Rows leave first: products that do not need them follow.
+  for (const Operator& op : s_.operators)
+    if (op.kind == OperatorKind::return_rows) make_gradient(op.read);
   for (const Operator& op : s_.operators)
     if (is_product(op.kind)) make_gradient(op.written);
   // All calls of experts are in one run.

@@ -11,7 +11,7 @@ namespace {
 /// Scratch of one pass: tensors lie behind all that live with them.
 class Scratch {
  public:
-  explicit Scratch(const Segment& segment) : segment_(segment) {}
+  explicit Scratch(const Segment& segment) : segment_(segment), on_the_way_(segment) {}
 
   bool holds(TensorId id, bool apart = false) const {
     return std::ranges::count(live_, Key{id, apart}, &Live::key) > 0;
@@ -30,8 +30,15 @@ class Scratch {
     peak_ = peak_ ? max(*peak_, live_.back().end) : live_.back().end;
     return offset.value_or(0.0);
   }
+  /// While tokens are on their way, no place is free again: an operator beside them would wait.
   void free(TensorId id, bool apart = false) {
-    std::erase_if(live_, [&](const Live& one) { return one.key == Key{id, apart}; });
+    waiting_.push_back({id, apart});
+    if (!on_the_way_.any()) free_waiting();
+  }
+  /// Meets an operator before its tensors are placed.
+  void meet(const Operator& op) {
+    on_the_way_.meet(op, is_exchange(op.kind));
+    if (!on_the_way_.any()) free_waiting();
   }
   Expr peak() const { return peak_.value_or(0.0); }
 
@@ -41,8 +48,15 @@ class Scratch {
     Key key;
     Expr end;
   };
+  void free_waiting() {
+    for (const Key& key : std::exchange(waiting_, {}))
+      std::erase_if(live_, [&](const Live& one) { return one.key == key; });
+  }
+
   const Segment& segment_;
+  OnTheWay on_the_way_;
   std::vector<Live> live_;
+  std::vector<Key> waiting_;
   std::optional<Expr> peak_;
 };
 
@@ -64,6 +78,7 @@ Expr Derivation::scratch_elements(TensorId id) const {
 void Derivation::place_forward() {
   Scratch scratch(s_);
   for (int i = 0; i < int(s_.operators.size()); ++i) {
+    scratch.meet(op(i));
     const TensorId made = s_.tensor(op(i).written).rows_of;
     if (in_forward_scratch(made) && !scratch.holds(made)) {
       s_.tensor(made).forward_offset = scratch.place(made, scratch_elements(made));
@@ -101,6 +116,7 @@ void Derivation::place_backward() {
   };
   for (const BackwardCall& call : s_.backward) {
     const Operator& done = op(call.op);
+    scratch.meet(done);
     const Tensor& read = s_.tensor(done.read);
     if (call.again) {
       const TensorId made = s_.tensor(done.written).rows_of;

@@ -33,14 +33,17 @@ TensorId SegmentList::mlp(TensorId normed, const Inner& inner) {
   linear(prefix + "in", normed, wide, {inner.in});
   adapt(prefix + "in", normed, wide,
         {{inner.in, inner.width}, {inner.gate, inner.width}, {inner.up, inner.width}});
-  streaming(prefix + name(kind), kind, wide, activated, {s_.tokens, inner.width},
-            s_.tokens * inner.in_width)
+  const Expr rows = segment_.tensor(wide).rows;
+  streaming(prefix + name(kind), kind, wide, activated, {rows, inner.width}, rows * inner.in_width)
       .gates = inner.gates;
   return activated;
 }
 
+/// If rows travel, each rank computes its own tokens while they are on their way.
+///
 /// @return what the last product of the expert reads that every token passes
 TensorId SegmentList::shared_expert(TensorId normed) {
+  own_alone_ = dispatches_;
   Inner inner{.prefix = "shared ",
               .in = Module::shared_in,
               .gate = Module::shared_gate,
@@ -51,9 +54,12 @@ TensorId SegmentList::shared_expert(TensorId normed) {
     const TensorId logits = activation("shared logits", 1.0);
     linear("shared gate", normed, logits, {Module::shared_expert_gate});
     inner.gates = in_fp32("shared gates", 1.0);
-    streaming("sigmoid", OperatorKind::sigmoid, logits, *inner.gates, {s_.tokens}, s_.tokens);
+    const Expr rows = segment_.tensor(logits).rows;
+    streaming("sigmoid", OperatorKind::sigmoid, logits, *inner.gates, {rows}, rows);
   }
-  return mlp(normed, inner);
+  const TensorId activated = mlp(normed, inner);
+  own_alone_ = false;
+  return activated;
 }
 
 /// @param of_own  the input and the logits are of this rank's tokens
@@ -106,6 +112,7 @@ TensorId SegmentList::arrived(TensorId normed, const Expr& experts, int copies) 
             expected * s_.hidden)
       .routes = sends_;
   travel("send tokens", OperatorKind::send_rows, sent_, all);
+  if (m_.shared_expert_ffn_size > 0) shared_ = shared_expert(normed);
   return all;
 }
 
@@ -170,6 +177,7 @@ void SegmentList::combine(TensorId read, TensorId written) {
   segment_.tensor(sums).arrives = segment_.tensor(back).sent = true;
   segment_.tensor(back).rows = segment_.tensor(sent_).rows;
   travel("return tokens", OperatorKind::return_rows, sums, back);
+  if (shared_) add_product("shared out", *shared_, written, Module::shared_out);
   const Expr expected = s_.tokens / sum_ranks(segment_.kind) * ranks_of_token(m_);
   streaming("sum", OperatorKind::combine, back, written, {expected, s_.hidden},
             expected * s_.hidden)

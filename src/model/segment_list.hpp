@@ -67,6 +67,7 @@ class SegmentList {
       for (const Parameter& one : blocks.at(1).parameters)
         if (one.quantization != Quantization::none) quantized_.push_back(one.id.module);
     if (kind == SegmentKind::head) s_.tokens = head_pieces(m).tokens;
+    if (dispatches_) s_.shared_tp = m.shared_expert_ffn_size;
     for (const char* end : {"input", "output"}) {
       const TensorId id = activation(end, s_.hidden);
       if (cuts_tokens_) cut(id);
@@ -79,7 +80,9 @@ class SegmentList {
     return TensorId(segment_.tensors.size() - 1);
   }
   TensorId activation(std::string name, const Expr& columns) {
-    return tensor(std::move(name), s_.tokens, columns, segment_.activation_bytes);
+    const TensorId id = tensor(std::move(name), s_.tokens, columns, segment_.activation_bytes);
+    if (own_alone_) cut(id);
+    return id;
   }
   /// Rows for those of another tensor.
   TensorId as_many_rows(std::string name, TensorId other, const Expr& columns) {
@@ -93,6 +96,7 @@ class SegmentList {
     const TensorId id =
         tensor(std::move(name), double(copies) * s_.tokens, columns, statistic_bytes);
     segment_.tensor(id).copies = copies;
+    if (own_alone_) cut(id);
     return id;
   }
   /// Rows of this rank's tokens.
@@ -176,6 +180,10 @@ class SegmentList {
   };
   TensorId mlp(TensorId normed, const Inner& inner);
   TensorId shared_expert(TensorId normed);
+  void add_product(const std::string& name, TensorId read, TensorId written, Module module) {
+    linear(name, read, written, {module});
+    adapt(name, read, written, {{module, s_.hidden}});
+  }
   TensorId router(TensorId normed, const Expr& experts, bool of_own);
   void choose(TensorId normed, const Expr& experts, int copies);
   TensorId arrived(TensorId normed, const Expr& experts, int copies);
@@ -195,8 +203,11 @@ class SegmentList {
   Sizes s_;
   TrainedShares trained_;
   Sharing sharing_;
-  bool dispatches_;   ///< rows travel to the ranks of their experts, else all are gathered
-  bool cuts_tokens_;  ///< norms and residuals are of this rank's rows
+  bool dispatches_;         ///< rows travel to the ranks of their experts, else all are gathered
+  bool cuts_tokens_;        ///< norms and residuals are of this rank's rows
+  bool own_alone_ = false;  ///< all that is made is of this rank's rows
+  std::optional<TensorId> shared_ =
+      {};  ///< read by the shared expert's last product, if rows travel
   std::vector<Module> quantized_;
   Segment segment_;
   TensorId routes_ = {}, gates_ = {};  ///< of the tokens' copies

@@ -39,7 +39,7 @@ Segment SegmentList::layer() {
   if (kind == SegmentKind::experts) {
     branches.push_back(
         {experts(normed_input), Module::experts_out, Module::post_norm2, "post_norm2"});
-    if (m_.shared_expert_ffn_size > 0)
+    if (m_.shared_expert_ffn_size > 0 && !dispatches_)
       branches.push_back({shared_expert(normed_input), Module::shared_out, Module::post_norm2,
                           "post_norm2", "shared out"});
   } else if (parallel || !attends(kind)) {
@@ -63,8 +63,7 @@ Segment SegmentList::layer() {
   for (const Branch& branch : branches) {
     const auto out = [&](TensorId written) {
       if (branch.out == Module::experts_out) return combine(branch.inner, written);
-      linear(branch.name, branch.inner, written, {branch.out});
-      adapt(branch.name, branch.inner, written, {{branch.out, s_.hidden}});
+      add_product(branch.name, branch.inner, written, branch.out);
     };
     if (!m_.post_norms()) {
       out(end);

@@ -152,13 +152,11 @@ std::string context_fault(const model::Config& model, const model::Split& split)
   return {};
 }
 
-std::string dispatch_fault(const model::Config& model, const model::Split& split) {
+std::string dispatch_fault(const model::Split& split) {
   if (split.dispatch_tokens == 0) return {};
   if (split.expert_data_ranks() == 1)
     return fmt::format("dispatch_tokens must be 0 unless ep > tp, found ep = {} and tp = {}",
                        split.ep, split.tp);
-  if (model.shared_expert_ffn_size > 0)
-    return "dispatch_tokens must be 0 for a shared expert, whose ranks need all tokens";
   return {};
 }
 
@@ -222,7 +220,7 @@ std::vector<StageShape> stage_shapes(const model::Config& model, int global_batc
                 if (divides ? !allows(search.dispatch_tokens, dispatch_tokens)
                             : dispatch_tokens > 0)
                   continue;
-                if (!dispatch_fault(model, split).empty()) continue;
+                if (!dispatch_fault(split).empty()) continue;
                 shape->dispatch_tokens = dispatch_tokens;
                 found.push_back(*shape);
               }

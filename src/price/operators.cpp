@@ -204,7 +204,7 @@ std::vector<OperatorPrice> operator_prices(const plan::Plan& plan, const model::
                           dims_of(op, values), operator_time(model, profile, op, false, values),
                           operator_time(model, profile, op, true, values)});
       }
-    const std::vector<model::Block> blocks = model::blocks(model);
+    const std::vector<model::Block> blocks = model::blocks(model, s.split().division());
     const model::Block& block = model::most_trained_layer(model, blocks);
     const model::LayoutElements layer = model::layout_elements(model, block);
     const plan::Elements<double> elements{layer.trained.evaluate(values),

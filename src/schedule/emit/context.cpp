@@ -14,7 +14,7 @@ Context::Context(const plan::Plan& plan_, const model::Config& model_, int rank_
       stage(plan.stages[place.stage]),
       stages(plan::stages_beside(plan, place.stage)),
       sharded(plan::sharded(stage)),
-      blocks(model::blocks(model)),
+      blocks(model::blocks(model, stage.split().division())),
       sequences_bytes(std::int64_t(stage.microbatch) * model.computed_tokens() *
                       model::token_bytes),
       batch_bytes(sequences_bytes / stage.cp),
@@ -31,6 +31,7 @@ Context::Context(const plan::Plan& plan_, const model::Config& model_, int rank_
     bytes.forward_workspace = value(segment.forward_workspace_bytes());
     bytes.backward_workspace = value(segment.backward_workspace_bytes());
     bytes.product_grads = value(segment.product_grads_bytes());
+    bytes.dequantized = value(segment.dequantized_elements) * segment.activation_bytes;
     bytes.weights_workspace = value(segment.weights_workspace_bytes());
     // Where tensor-parallel ranks alone divide experts, they are the group that sums all segments.
     const bool over_data = stage.expert_data_ranks() > 1;
@@ -38,98 +39,6 @@ Context::Context(const plan::Plan& plan_, const model::Config& model_, int rank_
     bytes.sum_ranks = place.mesh.size(bytes.sum_axes);
     bytes.stream_bytes = value(model::stream_bytes(model, kind));
     add_exchanges(bytes, segment);
-  }
-}
-
-void Context::add_exchanges(SegmentBytes& bytes, const model::Segment& segment) const {
-  bytes.forward_runs = model::forward_runs(segment, stage.split());
-  bytes.backward_runs = model::backward_runs(segment, stage.split());
-  bytes.cuts = !segment.tensor(model::TensorId::output).cut.empty();
-  bytes.sums = segment.terms != model::TensorId::output;
-  const auto saved_index = [&](model::TensorId id) {
-    const auto found = std::ranges::find(segment.saved, id, &model::Saved::tensor);
-    return found == segment.saved.end() ? -1 : int(found - segment.saved.begin());
-  };
-  const std::vector<model::TensorId> brought = segment.brought();
-  for (const model::TensorId id : brought) {
-    BroughtTensor& tensor = bytes.brought.emplace_back(BroughtTensor{.saved = saved_index(id)});
-    for (const model::Operator& op : segment.operators)
-      if (model::is_norm(op.kind) && segment.tensor(op.written).rows_of == id)
-        for (const model::TensorId one : op.statistics)
-          tensor.statistics.push_back(saved_index(one));
-  }
-  const model::BackwardCall& begin = segment.backward.front();
-  const model::TensorId begun = segment.operators[std::size_t(begin.op)].written;
-  bytes.brings_again = begin.again && segment.tensor(segment.tensor(begun).rows_of).brought;
-  const auto axes = [&](const model::Operator& op) {
-    return op.axes == model::sum_axes(segment.kind) ? bytes.sum_axes : op.axes;
-  };
-  const auto place = [&](model::TensorId id, const model::Expr& offset) {
-    const model::Tensor& tensor = segment.tensor(id);
-    return TensorPlace{.first_byte = value(offset) * segment.activation_bytes,
-                       .bytes = value(tensor.elements()) * tensor.element_bytes};
-  };
-  const auto of_tensor = [&](model::TensorId id, bool again = false) {
-    id = segment.tensor(id).rows_of;
-    const model::Tensor& tensor = segment.tensor(id);
-    TensorPlace made = place(id, again ? tensor.again_offset : tensor.forward_offset);
-    if (again) made.first_byte += bytes.product_grads;
-    made.saved = saved_index(id);
-    const auto found = std::ranges::find(brought, id);
-    if (found != brought.end()) made.brought = int(found - brought.begin());
-    return made;
-  };
-  const auto of_gradient = [&](model::TensorId id) {
-    id = segment.tensor(id).gradient_of;
-    TensorPlace made = place(id, segment.tensor(id).backward_offset);
-    made.among_products = segment.tensor(id).gradient == model::Tensor::Gradient::products;
-    if (!made.among_products) made.first_byte += bytes.product_grads;
-    return made;
-  };
-  // Rows of a gathered tensor, and of a gradient that is summed, lie in their place there.
-  using enum Operation;
-  const auto of_tokens = [&](const model::Operator& op, Operation operation,
-                             const TensorPlace& sent, const TensorPlace& received,
-                             bool again) -> SegmentExchange {
-    return {.operation = operation,
-            .axes = axes(op),
-            .whole = sent,
-            .part = received,
-            .again = again,
-            .output_only = op.output_only,
-            .routes = saved_index(*op.routes),
-            .row_bytes = value(segment.tensor(op.read).columns) * segment.activation_bytes};
-  };
-  const auto in_fp32 = [&](const model::Operator& op) {
-    return segment.tensor(op.read).element_bytes > segment.activation_bytes;
-  };
-  const auto of_operator = [&](const model::Operator& op, bool again = false) -> SegmentExchange {
-    if (model::is_of_tokens(op.kind))
-      return of_tokens(op, op.kind == model::OperatorKind::send_rows ? send_rows : return_rows,
-                       of_tensor(op.read, again), of_tensor(op.written, again), again);
-    if (op.kind == model::OperatorKind::all_gather)
-      return {all_gather, axes(op), of_tensor(op.written, again), {}, again, in_fp32(op)};
-    const bool sums = op.kind == model::OperatorKind::reduce_scatter;
-    return {sums ? reduce_scatter : all_to_all, axes(op), of_tensor(op.read),
-            of_tensor(op.written)};
-  };
-  const auto of_backward = [&](const model::Operator& op) -> SegmentExchange {
-    if (model::is_of_tokens(op.kind))
-      return of_tokens(op, op.kind == model::OperatorKind::send_rows ? return_rows : send_rows,
-                       of_gradient(op.written), of_gradient(op.read), false);
-    if (op.kind == model::OperatorKind::all_gather)
-      return {reduce_scatter, axes(op), of_gradient(op.written), {}, false, in_fp32(op)};
-    if (op.kind == model::OperatorKind::reduce_scatter)
-      return {all_gather, axes(op), of_gradient(op.read), {}};
-    return {all_to_all, op.axes, of_gradient(op.written), of_gradient(op.read)};
-  };
-  for (std::size_t i = 0; i + 1 < bytes.forward_runs.size(); ++i)
-    bytes.forward_exchanges.push_back(
-        of_operator(segment.operators[std::size_t(bytes.forward_runs[i].end)]));
-  for (std::size_t i = 0; i + 1 < bytes.backward_runs.size(); ++i) {
-    const model::BackwardCall& call = segment.backward[std::size_t(bytes.backward_runs[i].end)];
-    const model::Operator& op = segment.operators[std::size_t(call.op)];
-    bytes.backward_exchanges.push_back(call.again ? of_operator(op, true) : of_backward(op));
   }
 }
 

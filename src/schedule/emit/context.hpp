@@ -38,6 +38,19 @@ struct SegmentExchange {
   std::int64_t row_bytes = 0;  ///< of such a row
 };
 
+/// A tensor, or the gradient of one, of a run beside an exchange.
+struct RunPlace {
+  TensorPlace at;
+  bool writes;
+};
+
+/// What a run of a segment touches, and the exchange behind it.
+struct RunPlaces {
+  std::vector<RunPlace> places = {};  ///< of a run beside an exchange
+  bool writes_output = false;         ///< such a run of a forward
+  std::optional<SegmentExchange> behind = {};
+};
+
 /// A tensor that is gathered before the rest of its segment computes.
 struct BroughtTensor {
   int saved = -1;  ///< index of the saved tensor that it is in a layer without recomputation
@@ -58,9 +71,10 @@ struct SegmentBytes {
   // Split backwards:
   std::int64_t product_grads;
   std::int64_t weights_workspace;
+  std::int64_t dequantized;  ///< at the end of each pass's workspace
 
-  std::vector<SegmentExchange> forward_exchanges, backward_exchanges;
   std::vector<model::Run> forward_runs, backward_runs;
+  std::vector<RunPlaces> forward_places, backward_places;  ///< by run
   std::vector<BroughtTensor> brought;  ///< run i makes this rank's rows of the i-th one
   bool brings_again = false;           ///< a backward does so too
   bool cuts = false;                   ///< input and output are this rank's rows

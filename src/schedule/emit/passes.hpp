@@ -36,6 +36,11 @@ class Passes : Store {
   void bring_beside(const std::vector<model::Run>& runs, std::function<void()> bring);
   void add_runs(const Slot& slot, Operation operation, std::vector<Operand> operands,
                 const TaskDetails& details, const Scratch& scratch);
+  Part part(const Slot& slot, SegmentKind kind, const TensorPlace& place,
+            const Scratch& scratch) const;
+  std::vector<Operand> beside_exchange(const Slot& slot, const TaskDetails& of_run,
+                                       const std::vector<RunPlace>& places,
+                                       std::vector<Operand> operands, const Scratch& scratch) const;
   void exchange(const Slot& slot, const SegmentExchange& exchange, SegmentKind kind,
                 const Scratch& scratch);
   void run_forward(const Slot& slot, SegmentKind kind, Operation operation, BufferId output,
