@@ -22,7 +22,7 @@ std::vector<TensorId> OnTheWay::places(const Operator& op) const {
     found.insert(found.end(), {id, tensor.rows_of, tensor.gradient_of});
   };
   add(op.read), add(op.written);
-  if (op.queries) add(*op.queries);
+  if (op.second) add(*op.second);
   if (op.gates) add(*op.gates);
   return found;
 }

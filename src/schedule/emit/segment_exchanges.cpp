@@ -141,7 +141,7 @@ void Finder::add_places(std::vector<RunPlace>& places, const Operator& op, bool 
     if (backward && !makes) places.push_back({of_gradient(id), true});
   };
   add(op.read, false), add(op.written, true);
-  if (op.queries) add(*op.queries, false);
+  if (op.second) add(*op.second, false);
   if (op.gates) add(*op.gates, false);
   if (makes)
     for (const TensorId id : op.statistics) places.push_back({of_tensor(id, backward), true});
