@@ -167,8 +167,9 @@ std::vector<SearchKeys> megatron_searches(SearchKeys keys, int most_stages) {
   return std::move(parts).all();
 }
 
-/// State is offloaded all or none, where it is sharded.
-std::vector<SearchKeys> torchtitan_searches(const SearchKeys& keys, int most_stages, int devices) {
+/// State is offloaded all or none, where it is sharded; ranks of sharded state divide experts.
+std::vector<SearchKeys> torchtitan_searches(const SearchKeys& keys, int most_stages, int devices,
+                                            bool experts) {
   Parts parts(keys.trainer);
   for (const SearchKeys& some : one_and_several(keys, most_stages, parts))
     for (const double share : {0.0, 1.0}) {
@@ -178,7 +179,7 @@ std::vector<SearchKeys> torchtitan_searches(const SearchKeys& keys, int most_sta
           !parts.keep(part.grad_offload, "grad_offload", {share}) ||
           !parts.keep(part.optim_offload, "optim_offload", {share}) ||
           !parts.keep(part.zero_levels, "zero_levels",
-                      sharded ? std::vector{2, 3} : std::vector{0, 2, 3}))
+                      sharded || experts ? std::vector{2, 3} : std::vector{0, 2, 3}))
         continue;
       if (!sharded || parts.keep(part.dp, "dp", from_to(2, devices))) parts.add(part);
     }
@@ -194,8 +195,10 @@ TrainerSpace trainer_space(const deck::Deck& deck, const model::Config& model,
   if (keys.trainer == "megatron") return {megatron_searches(keys, most_stages), nearest_megatron};
   SearchKeys whole = keys;
   keep_some(whole, whole.cp, "cp", {1});
+  const bool experts = model.num_experts > 0;
+  if (experts) keep_some(whole, whole.dispatch_tokens, "dispatch_tokens", {1});
   // It does not cut a model into stages whose head is the token table.
-  return {torchtitan_searches(whole, model.tied_head ? 1 : most_stages, cluster.devices()),
+  return {torchtitan_searches(whole, model.tied_head ? 1 : most_stages, cluster.devices(), experts),
           nearest_torchtitan};
 }
 
