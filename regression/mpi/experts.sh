@@ -1,7 +1,7 @@
 #!/bin/sh
-# Experts divided over tensor-parallel ranks, data-parallel ranks and both, with a shared expert, corrections of the
-# choice that steps move, and more copies of tokens than there is room for: the losses of one rank; checkpoints go on
-# under another division.
+# Experts divided over tensor-parallel ranks, data-parallel ranks and both, with gathered or sent tokens, a shared expert,
+# corrections of the choice that steps move, and more copies of tokens than there is room for: the losses of one rank;
+# checkpoints go on under another division.
 set -eu
 . "$BRUME_REGRESSION_DIR/tiny_job.sh"
 . "$BRUME_REGRESSION_DIR/plans.sh"
@@ -13,6 +13,7 @@ plan 'ep = 1' 4 - 1 4 > cut.toml
 plan 'ep = 2
 zero_level = 3' 4 - 2 2 > tensor.toml
 plan 'ep = 4
+dispatch_tokens = 1
 zero_level = 1
 full_recompute_layers = 2' 4 - 2 2 > both.toml
 plan 'ep = 2

@@ -119,6 +119,41 @@ TEST_F(TorchTitan, KnowsQwen3) {
   EXPECT_NE(refusal().find("search.stages = [1]"), std::string::npos);
 }
 
+// Ranks of sharded state divide experts, and send tokens to each other.
+TEST_F(TorchTitan, DividesExpertsOfQwen3) {
+  model.qk_norm = true;
+  model.vocab_size = 151936;
+  model.num_layers = plan.stages[0].layers = 48;
+  model.hidden_size = 2048, model.head_size = 128;
+  model.num_heads = 32, model.num_kv_heads = 4;
+  model.norm_eps = 1e-6, model.rope_theta = 1e6;
+  model.num_experts = 128, model.experts_per_token = 8, model.expert_ffn_size = 768;
+  EXPECT_TRUE(says("config = qwen3_30b_a3b()\n    parallelism"));
+  EXPECT_FALSE(says("expert_parallel_degree"));
+  EXPECT_TRUE(says("        layer.moe.load_balance_coeff = None\n"));
+  plan::Stage& stage = plan.stages[0];
+  stage.ep = 4;
+  EXPECT_NE(refusal().find("search.dispatch_tokens = [1]"), std::string::npos);
+  stage.dispatch_tokens = 1;
+  EXPECT_TRUE(says(".expert_parallel_degree = 4\n"));
+  EXPECT_TRUE(says(".data_parallel_shard_degree = 4\n"));
+  stage.replicas = 2;
+  EXPECT_TRUE(says(".data_parallel_shard_degree = 2\n"));
+  stage.zero_level = 1;
+  EXPECT_NE(refusal().find("search.zero_levels = [2, 3]"), std::string::npos);
+  stage.zero_level = 3;
+  model.balance_loss = 0.01;
+  EXPECT_NE(refusal().find("balance_loss"), std::string::npos);
+  model.balance_loss = 0.0, model.normalize_topk = false;
+  EXPECT_NE(refusal().find("routers"), std::string::npos);
+  model.normalize_topk = true, model.num_experts = 64;
+  EXPECT_NE(refusal().find("these sizes"), std::string::npos);
+  model.num_experts = 128, model.num_layers = stage.layers = 94;
+  model.hidden_size = 4096, model.num_heads = 64, model.expert_ffn_size = 1536;
+  EXPECT_TRUE(says("    config.model_spec = model_registry(\"235B-A22B\")\n"));
+  EXPECT_TRUE(says("        rope.theta = 1000000\n"));
+}
+
 // As its models have them: rotary angles are set where they are others, norms are not.
 TEST_F(TorchTitan, ItsModelsAreThoseOfThePlan) {
   model.rope_theta = 500000.0;
@@ -172,7 +207,7 @@ TEST_F(TorchTitan, RefusesWhatItHasNothingLike) {
   refused([&] { stage.optim_offload_ratio = 1.0; }, "search.weight_offload");
   refused([&] { stage.weight_offload_ratio = 0.5; }, "search.weight_offload");
   refused([&] { model.num_layers = 16; }, "these sizes");
-  refused([&] { model.num_experts = 8; }, "model.num_experts must be 0");
+  refused([&] { model.num_experts = 8; }, "30B-A3B");
   refused([&] { model.precision = model::Precision::fp16; }, "fp16");
   refused([&] { deck.training.optimizer.schedule = "wsd"; }, "wsd");
   refused([&] { deck.training.optimizer.name = "sgd"; }, "\"sgd\"");

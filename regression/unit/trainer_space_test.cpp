@@ -145,6 +145,16 @@ TEST_P(TrainerSpaces, ShareLongSequences) {
   EXPECT_EQ(shared(), 0);
 }
 
+// TorchTitan's ranks of sharded state divide experts, and send tokens.
+TEST_P(TrainerSpaces, DivideExpertsAsTheTrainerDoes) {
+  const bool megatron = std::string_view(GetParam()) == "megatron";
+  model.num_experts = 8, model.experts_per_token = 2, model.expert_ffn_size = model.ffn_size;
+  for (const deck::SearchKeys& keys : trainer_space(deck, model, cluster).searches) {
+    EXPECT_EQ(keys.dispatch_tokens, megatron ? std::vector<int>{} : std::vector{1});
+    EXPECT_EQ(keys.zero_levels == (std::vector{2, 3}), !megatron || keys.zero_levels[0] == 2);
+  }
+}
+
 // A list that leaves nothing of one half of the space leaves the other half.
 TEST_P(TrainerSpaces, SearchTheHalfThatAListLeaves) {
   const bool megatron = std::string_view(GetParam()) == "megatron";

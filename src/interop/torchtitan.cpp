@@ -20,40 +20,54 @@ struct Shipped {
   const char* folder;    ///< of torchtitan/models
   const char* function;  ///< of its config_registry.py
   const char* flavor;    ///< of its model_registry, where that function has another model; else ""
-  int num_layers, hidden_size, num_heads, num_kv_heads, head_dim, ffn_size, vocab_size;
+  int num_layers, hidden_size, num_heads, num_kv_heads, head_dim;
+  int ffn_size;  ///< of an MLP, or of each expert
+  int vocab_size;
+  double rope_theta = 500000.0, norm_eps = 1e-5;
   bool tied_head = false, qk_norm = false;
+  int num_experts = 0, experts_per_token = 0;
 };
 constexpr Shipped shipped[] = {
     {"llama3", "llama3_8b", "", 32, 4096, 32, 8, 128, 14336, 128256},
     {"llama3", "llama3_70b", "", 80, 8192, 64, 8, 128, 28672, 128256},
     {"llama3", "llama3_405b", "", 126, 16384, 128, 8, 128, 53248, 128256},
-    {"qwen3", "qwen3_0_6b", "", 28, 1024, 16, 8, 128, 3072, 151936, true, true},
-    {"qwen3", "qwen3_1_7b", "", 28, 2048, 16, 8, 128, 6144, 151936, true, true},
-    {"qwen3", "qwen3_1_7b", "4B", 36, 2560, 32, 8, 128, 9728, 151936, true, true},
-    {"qwen3", "qwen3_14b", "8B", 36, 4096, 32, 8, 128, 12288, 151936, false, true},
-    {"qwen3", "qwen3_14b", "", 40, 5120, 40, 8, 128, 17408, 151936, false, true},
-    {"qwen3", "qwen3_32b", "", 64, 5120, 64, 8, 128, 25600, 151936, false, true}};
+    {"qwen3", "qwen3_0_6b", "", 28, 1024, 16, 8, 128, 3072, 151936, 1e6, 1e-6, true, true},
+    {"qwen3", "qwen3_1_7b", "", 28, 2048, 16, 8, 128, 6144, 151936, 1e6, 1e-6, true, true},
+    {"qwen3", "qwen3_1_7b", "4B", 36, 2560, 32, 8, 128, 9728, 151936, 1e6, 1e-6, true, true},
+    {"qwen3", "qwen3_14b", "8B", 36, 4096, 32, 8, 128, 12288, 151936, 1e6, 1e-6, false, true},
+    {"qwen3", "qwen3_14b", "", 40, 5120, 40, 8, 128, 17408, 151936, 1e6, 1e-6, false, true},
+    {"qwen3", "qwen3_32b", "", 64, 5120, 64, 8, 128, 25600, 151936, 1e6, 1e-6, false, true},
+    {"qwen3", "qwen3_30b_a3b", "", 48, 2048, 32, 4, 128, 768, 151936, 1e6, 1e-6, false, true, 128,
+     8},
+    {"qwen3", "qwen3_30b_a3b", "235B-A22B", 94, 4096, 64, 4, 128, 1536, 151936, 5e6, 1e-6, false,
+     true, 128, 8}};
 
-/// Bases of rotary angles and norms of the models above.
-double rope_theta_of(const Shipped& s) { return s.qk_norm ? 1e6 : 500000.0; }
-double norm_eps_of(const Shipped& s) { return s.qk_norm ? 1e-6 : 1e-5; }
+/// Its routers are set to balance nothing; losses that balance are not there.
+void check_experts(const model::Config& m) {
+  require_there(m.router == model::RouterKind::softmax && m.normalize_topk &&
+                    m.routed_scale == 1.0 && m.expert_groups == 1,
+                "routers unless their gates are a softmax of the chosen experts");
+  require_there(m.shared_expert_ffn_size == 0 && m.first_dense_layers == 0,
+                "a Qwen3 with a shared expert, or with first layers without experts");
+  require_there(m.balance_loss == 0.0 && m.z_loss == 0.0, "model.balance_loss or z_loss above 0");
+}
 
 const Shipped& shipped_model(const model::Config& m) {
-  require(m.num_experts == 0, Failure::input,
-          "model.num_experts must be 0 for {}: exports have its dense models only, found {}",
-          torchtitan_version, m.num_experts);
   const auto found = std::ranges::find_if(shipped, [&](const Shipped& s) {
+    const int ffn_size = m.num_experts > 0 ? m.expert_ffn_size : m.ffn_size;
     return m.num_layers == s.num_layers && m.hidden_size == s.hidden_size &&
            m.num_heads == s.num_heads && m.kv_heads() == s.num_kv_heads &&
-           m.head_dim() == s.head_dim && m.ffn_size == s.ffn_size && m.vocab_size == s.vocab_size &&
+           m.head_dim() == s.head_dim && ffn_size == s.ffn_size && m.vocab_size == s.vocab_size &&
+           m.num_experts == s.num_experts &&
+           (m.num_experts == 0 || m.experts_per_token == s.experts_per_token) &&
            m.tied_head == s.tied_head && m.qk_norm == s.qk_norm && !m.qk_norm_joint;
   });
   require_there(m.mlp() == model::MlpKind::swiglu && m.norm() == model::NormKind::rms &&
                     m.rotary() && found != std::end(shipped) && !m.qkv_bias && m.window == 0,
                 "a model of these sizes. It has Llama 3 (8B, 70B, 405B) and Qwen3 (0.6B, 1.7B, 4B, "
-                "8B, 14B, 32B)");
-  require_there(m.norm_eps == norm_eps_of(*found),
-                fmt::format("norm_eps = {}, it is {} there", m.norm_eps, norm_eps_of(*found)));
+                "8B, 14B, 32B, 30B-A3B, 235B-A22B)");
+  require_there(m.norm_eps == found->norm_eps,
+                fmt::format("norm_eps = {}, it is {} there", m.norm_eps, found->norm_eps));
   require_there(!m.latent(), "latent attention");
   require_there(m.rotary_dim() == m.head_dim(), "positions that turn a part of a head");
   require_there(m.query_scalar == 0.0 || m.query_scalar == m.head_dim(),
@@ -63,7 +77,15 @@ const Shipped& shipped_model(const model::Config& m) {
                 "linear or yarn scaling of rotary angles");
   require_there(m.rope_scaling.kind == Kind::none || !found->qk_norm,
                 "scaling of a Qwen3's rotary angles");
+  if (m.num_experts > 0) check_experts(m);
   return *found;
+}
+
+/// Lines that take away corrections of the choice, which its steps would move.
+std::string routers(const model::Config& m) {
+  if (m.num_experts == 0) return "";
+  return "    for layer in config.model_spec.model.layers:\n"
+         "        layer.moe.load_balance_coeff = None\n";
 }
 
 /// Lines that set the rotary angles, where they are not those of the shipped model.
@@ -71,7 +93,7 @@ std::string rotary(const Shipped& base, const model::Config& m) {
   const model::RopeScaling llama3{.kind = model::RopeScaling::Kind::llama3, .factor = 8.0};
   const model::RopeScaling& scaling = m.rope_scaling;
   const bool scaled = scaling.kind == llama3.kind;
-  if (m.rope_theta == rope_theta_of(base) &&
+  if (m.rope_theta == base.rope_theta &&
       (base.qk_norm || (scaled && scaling.factor == llama3.factor &&
                         scaling.low_freq_factor == llama3.low_freq_factor &&
                         scaling.high_freq_factor == llama3.high_freq_factor &&
@@ -95,8 +117,9 @@ std::string rotary(const Shipped& base, const model::Config& m) {
 }
 
 /// Its flex attention gathers keys and values, and deals blocks of queries out by their work.
-void check_contexts(const plan::Stage& s, int seq_len) {
+void check_contexts(const plan::Stage& s, const model::Config& m) {
   if (s.cp == 1) return;
+  require_there(m.num_experts == 0, "experts of ranks that share sequences (search.cp = [1])");
   require_there(s.gather_keys == 1,
                 "an exchange of tokens for heads: gather_keys must be 1 if cp is above 1 "
                 "(search.gather_keys = [1])");
@@ -106,13 +129,13 @@ void check_contexts(const plan::Stage& s, int seq_len) {
   require_there(s.dp % s.replicas == 0,
                 "replicas over ranks of cp (search.shard_within_node = false)");
   require_there(
-      seq_len % (context_block * s.cp) == 0,
+      m.seq_len % (context_block * s.cp) == 0,
       fmt::format("cp = {} for seq_len = {}: it gives each rank as many blocks of {} tokens", s.cp,
-                  seq_len, context_block));
+                  m.seq_len, context_block));
 }
 
 /// What all stages must have alike there.
-void check_alike(const plan::Plan& plan, int seq_len) {
+void check_alike(const plan::Plan& plan, const model::Config& m) {
   const plan::Stage& first = plan.stages[0];
   const bool offloads = first.weight_offload_ratio > 0.0;
   for (const plan::Stage& s : plan.stages) {
@@ -120,7 +143,12 @@ void check_alike(const plan::Plan& plan, int seq_len) {
     require_there(s.microbatch == first.microbatch && s.dp == first.dp && s.cp == first.cp &&
                       s.tp == first.tp,
                   "stages with different microbatch, dp, cp or tp (search.unequal_stages = false)");
-    check_contexts(s, seq_len);
+    check_contexts(s, m);
+    require_there(s.ep == first.ep, "stages with different ep (search.unequal_stages = false)");
+    require_there(s.expert_data_ranks() == 1 || s.dispatch_tokens == 1,
+                  "ep above tp with dispatch_tokens = 0 (search.dispatch_tokens = [1])");
+    require_there(s.expert_data_ranks() == 1 || s.zero_level >= 2,
+                  "ep above tp without sharded weights (search.zero_levels = [2, 3])");
     require_there(s.replicas == first.replicas,
                   "stages with different replicas (search.shard_within_node = false)");
     require_there(s.zero_level == first.zero_level,
@@ -181,6 +209,7 @@ std::string parallelism(const plan::Plan& plan) {
         "    parallelism.context_parallel_degree = {}\n"
         "    parallelism.context_parallel_load_balancer = \"ptrr\"\n",
         stage.cp);
+  if (stage.ep > 1) text += fmt::format("    parallelism.expert_parallel_degree = {}\n", stage.ep);
   if (plan.num_stages() > 1)
     text += fmt::format(
         "    parallelism.pipeline_parallel_schedule = \"1F1B\"\n"
@@ -244,7 +273,7 @@ std::string optimizer(const deck::OptimizerKeys& keys) {
 
 std::string torchtitan_module(const deck::Deck& deck, const model::Config& model,
                               const plan::Plan& plan) {
-  check_alike(plan, model.seq_len);
+  check_alike(plan, model);
   const Shipped& base = shipped_model(model);
   require_there(!base.tied_head || plan.num_stages() == 1,
                 "several stages of a model whose head is the token table (search.stages = [1])");
@@ -272,7 +301,7 @@ std::string torchtitan_module(const deck::Deck& deck, const model::Config& model
                  ? fmt::format("    config.model_spec = model_registry(\"{}\")\n", base.flavor)
                  : "") +
          parallelism(plan) + training(deck, model, plan) + optimizer(deck.training.optimizer) +
-         rotary(base, model) + "    return config\n";
+         rotary(base, model) + routers(model) + "    return config\n";
 }
 
 }  // namespace brume::interop

@@ -167,8 +167,9 @@ std::vector<SearchKeys> megatron_searches(SearchKeys keys, int most_stages) {
   return std::move(parts).all();
 }
 
-/// State is offloaded all or none, where it is sharded.
-std::vector<SearchKeys> torchtitan_searches(const SearchKeys& keys, int most_stages, int devices) {
+/// State is offloaded all or none, where it is sharded; ranks of sharded state divide experts.
+std::vector<SearchKeys> torchtitan_searches(const SearchKeys& keys, int most_stages, int devices,
+                                            bool experts) {
   Parts parts(keys.trainer);
   for (const SearchKeys& some : one_and_several(keys, most_stages, parts))
     for (const double share : {0.0, 1.0}) {
@@ -178,7 +179,7 @@ std::vector<SearchKeys> torchtitan_searches(const SearchKeys& keys, int most_sta
           !parts.keep(part.grad_offload, "grad_offload", {share}) ||
           !parts.keep(part.optim_offload, "optim_offload", {share}) ||
           !parts.keep(part.zero_levels, "zero_levels",
-                      sharded ? std::vector{2, 3} : std::vector{0, 2, 3}))
+                      sharded || experts ? std::vector{2, 3} : std::vector{0, 2, 3}))
         continue;
       const bool alone = sharded && allows(some.cp, 1);  // state of one rank is not sharded
       if (!alone || parts.keep(part.dp, "dp", from_to(2, devices))) parts.add(part);
@@ -200,10 +201,10 @@ std::vector<SearchKeys> torchtitan_contexts(SearchKeys keys, const model::Config
   std::vector<SearchKeys> found;
   if (!shares || plan::allows(keys.cp, 1)) {
     keep_some(keys, keys.cp, "cp", {1});
-    found = torchtitan_searches(keys, most_stages, devices);
+    found = torchtitan_searches(keys, most_stages, devices, false);
   }
   if (!shares) return found;
-  std::vector<SearchKeys> more = torchtitan_searches(shared, most_stages, devices);
+  std::vector<SearchKeys> more = torchtitan_searches(shared, most_stages, devices, false);
   found.insert(found.end(), more.begin(), more.end());
   return found;
 }
@@ -216,8 +217,13 @@ TrainerSpace trainer_space(const deck::Deck& deck, const model::Config& model,
   const int most_stages = std::min(model.num_layers, cluster.devices());
   if (keys.trainer == "megatron") return {megatron_searches(keys, most_stages), nearest_megatron};
   // It does not cut a model into stages whose head is the token table.
-  return {torchtitan_contexts(keys, model, model.tied_head ? 1 : most_stages, cluster.devices()),
-          nearest_torchtitan};
+  const int stages = model.tied_head ? 1 : most_stages;
+  if (model.num_experts == 0)
+    return {torchtitan_contexts(keys, model, stages, cluster.devices()), nearest_torchtitan};
+  SearchKeys whole = keys;
+  keep_some(whole, whole.cp, "cp", {1});
+  keep_some(whole, whole.dispatch_tokens, "dispatch_tokens", {1});
+  return {torchtitan_searches(whole, stages, cluster.devices(), true), nearest_torchtitan};
 }
 
 namespace {
