@@ -6,10 +6,10 @@
 #include <utility>
 #include <variant>
 
-#include "base/error.hpp"
 #include "base/numbers.hpp"
 #include "plan/knobs.hpp"
 #include "plan/shapes.hpp"
+#include "search_space.hpp"
 
 namespace brume::plan {
 namespace {
@@ -32,9 +32,12 @@ class Neighbours {
  public:
   Neighbours(const Plan& plan, const model::Config& model, const hardware::Cluster& cluster,
              const SearchKeys& search)
-      : plan_(plan), model_(model), cluster_(cluster), search_(search), sets_(stage_sets()) {
-    for (int group = 0; group < cluster.num_groups(); ++group)
-      shapes_.push_back(stage_shapes(model, plan.global_batch, cluster, group, search));
+      : plan_(plan),
+        model_(model),
+        cluster_(cluster),
+        search_(search),
+        space_(model, plan.global_batch, cluster, search),
+        sets_(stage_sets()) {
     add_orders();
     add_layers();
     add_microbatches();
@@ -47,19 +50,8 @@ class Neighbours {
   std::vector<Plan> take() { return std::move(found_); }
 
  private:
-  const std::vector<StageShape>& shapes(const Stage& stage) const {
-    return shapes_[cluster_.index(stage.group)];
-  }
-
-  bool is_valid(const Plan& plan) const try {
-    check(plan, model_, cluster_);
-    return true;
-  } catch (const Error&) {
-    return false;
-  }
-
   void add(Plan plan) {
-    if (!(plan == plan_) && is_valid(plan)) found_.push_back(std::move(plan));
+    if (!(plan == plan_) && space_.is_valid(plan)) found_.push_back(std::move(plan));
   }
 
   /// Each stage, all on its devices, and all stages, where these differ; of many stages the ends.
@@ -97,18 +89,8 @@ class Neighbours {
     }
   }
 
-  /// Orders that the search allows for this plan's pipeline and a number of microbatches.
-  std::vector<Order> orders(int microbatches) const {
-    const PipelineShape shape{plan_.pipeline_size(), microbatches};
-    std::vector<Order> all = orders_of_1f1b(shape, search_);
-    if (shape.ranks > 1 && cluster_.num_groups() == 1)
-      for (const Order& order : other_orders(shape, model_.num_layers, search_))
-        all.push_back(order);
-    return all;
-  }
-
   void add_orders() {
-    for (const Order& order : orders(plan_.microbatches)) {
+    for (const Order& order : space_.orders(plan_.shape())) {
       const Order& now = plan_.order;
       const int differing = (order.run_ahead != now.run_ahead) + (order.chunks != now.chunks) +
                             (order.zero_bubble != now.zero_bubble);
@@ -187,30 +169,9 @@ class Neighbours {
     add(std::move(plan));
   }
 
-  /// Whether the search may split each stage as it is.
-  bool allows_shapes(const Plan& plan) const {
-    return orders_tokens_alike(plan) && std::ranges::all_of(plan.stages, [&](const Stage& s) {
-             return std::ranges::find(shapes(s), StageShape{s.nodes, s.devices_per_node, s.dp, s.cp,
-                                                            s.tp, s.ep, s.microbatch, s.gather_keys,
-                                                            s.dispatch_tokens}) != shapes(s).end();
-           });
-  }
-
-  /// Adds a plan whose stages have other shapes, if the search allows them. What has nothing to
-  /// shard has one replica.
+  /// Adds a plan whose stages have other shapes, if the search allows them.
   void add_reshaped(Plan plan) {
-    for (Stage& stage : plan.stages)
-      if (stage.state_ranks() % stage.replicas != 0 || stage.state_ranks() <= stage.replicas)
-        stage.replicas = 1;
-    for (Stage& stage : plan.stages)
-      if (stage.expert_data_ranks() == 1) stage.dispatch_tokens = 0;
-    if (!allows_shapes(plan)) return;
-    const std::vector<Order> allowed = orders(plan.microbatches);
-    if (std::ranges::find(allowed, plan.order) == allowed.end()) {
-      plan.order.run_ahead = 1;  // of few microbatches none run ahead
-      if (std::ranges::find(allowed, plan.order) == allowed.end()) return;
-    }
-    add(std::move(plan));
+    if (space_.settle(plan)) add(std::move(plan));
   }
 
   /// Calls `visit` with each prime factor of a number.
@@ -399,8 +360,8 @@ class Neighbours {
   const model::Config& model_;
   const hardware::Cluster& cluster_;
   const SearchKeys& search_;
+  SearchSpace space_;
   std::vector<StageSet> sets_;
-  std::vector<std::vector<StageShape>> shapes_;  ///< [group]
   std::vector<Plan> found_;
 };
 
