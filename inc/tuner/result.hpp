@@ -32,6 +32,7 @@ struct Search {
   double least_work_s = 0.0;
   bool confirmed = false;  ///< GLPK came to the same bound as the dynamic program
   int refused = 0;         ///< plans that placement refused
+  int adapted = 0;         ///< plans like given ones that fit by prediction
   double limit_s = 0.0;    ///< search.time_limit_s
   bool cut_short = false;  ///< it ended the search: the gap is wider than asked for, or fewer plans
                            ///< were simulated

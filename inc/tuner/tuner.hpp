@@ -5,7 +5,9 @@
 #include <atomic>
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "base/text.hpp"
 #include "deck/deck.hpp"
@@ -15,8 +17,28 @@
 #include "plan/plan.hpp"
 #include "tuner/progress.hpp"
 #include "tuner/result.hpp"
+#include "tuner/state.hpp"
 
 namespace brume::tuner {
+
+/// Times, strategies and placements that searches find, for later searches of the same model, which
+/// are on fewer or more nodes, or have other limits or lists. The results are the same as without.
+/// One search at a time.
+class Memory {
+ public:
+  Memory();
+  ~Memory();
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+
+  struct Known;  ///< private to the sources
+  /// Knowledge for a search; none of a machine with other times, or of too many searches.
+  Known& of(const model::Config& model, const hardware::Machine& machine,
+            const hardware::Cluster& cluster, int threads);
+
+ private:
+  std::unique_ptr<Known> known_;
+};
 
 /// How a search goes about it.
 struct Options {
@@ -27,10 +49,19 @@ struct Options {
   std::function<plan::Plan(plan::Plan)> conform = {};
   Progress* progress = nullptr;
   const std::atomic<bool>* stop = nullptr;  ///< ends the search as its time limit does
+  /// Plans for other devices, batches or sequence lengths: adapted to this search
+  /// (plan/adapted.hpp), the fastest one is simulated first.
+  std::vector<plan::Plan> starts = {};
+  Memory* memory = nullptr;      ///< earlier searches'; none: the search begins without
+  const State* state = nullptr;  ///< state to continue from; none: the search begins
+  /// Receives the state from time to time, and at the end of the search.
+  std::function<void(const State&)> keep = {};
+  double keep_every_s = 10.0;  ///< least time between two states
 };
 
 /// Takes no longer than search.time_limit_s, but for a second or so.
 ///
+/// @throws Error(input) for a state that is not one of this search
 /// @throws Infeasible when nothing fits: the plan that misses by least, by how many bytes, and what
 /// would fit; and when no plan is known by the end of the time
 Result tune(const model::Config& model, int global_batch, const hardware::Cluster& cluster,

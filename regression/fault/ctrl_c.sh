@@ -1,6 +1,7 @@
 #!/bin/bash
 # Ctrl-C on a terminal: once a plan is known the search ends with it and says so; before that it
-# ends as with its time limit; a terminal shows the progress.
+# ends as with its time limit; a terminal shows the progress. Its state is in a file, from which the
+# next search continues.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -r "$work"' EXIT
@@ -35,7 +36,7 @@ interrupt() {
   { until grep -q "$1" screen 2> /dev/null || [ -e ended ]; do sleep 0.1; done
     printf '\003'
     while kill -0 $$ && [ ! -e ended ]; do sleep 0.1; done
-  } | { code=0; script -qefc "exec '$BRUME' plan deck.toml -o plan.toml" screen > /dev/null || code=$?
+  } | { code=0; script -qefc "exec '$BRUME' plan deck.toml -o plan.toml --search-state state.toml" screen > /dev/null || code=$?
         echo $code > ended; }
   code=$(cat ended)
   rm ended
@@ -53,5 +54,17 @@ interrupt 'search '
 ended_without_plan || ended_with_plan || { echo "at once: exit code $code"; cat -v screen; exit 1; }
 
 rm -f plan.toml
+grep -q '^\[searches.searcher\]' state.toml || { echo "no state"; exit 1; }
 interrupt 'best .*, gap'
+grep -q 'continues from state.toml' screen || { echo "it began again"; exit 1; }
 ended_with_plan || { echo "with a plan: exit code $code"; cat -v screen; exit 1; }
+
+# SIGTERM does the same, and the best plan is known at once.
+code=0
+timeout --preserve-status -s TERM 2 "$BRUME" plan deck.toml -o plan.toml --search-state state.toml 2> screen || code=$?
+ended_with_plan || { echo "SIGTERM: exit code $code"; cat screen; exit 1; }
+
+code=0
+"$BRUME" plan deck.toml --set training.global_batch=256 --search-state state.toml 2> screen || code=$?
+[ "$code" = 2 ] && grep -q 'state.toml is the state of a search with another \[training\]' screen ||
+  { echo "another batch: exit code $code"; cat screen; exit 1; }

@@ -107,6 +107,8 @@ brume_fault(home_after_equals RUN plan ${tiny} --output=~/plan.toml EXIT 2 SAYS 
 brume_fault(top RUN plan ${tiny} --top -3 EXIT 2 SAYS "--top: Value -3 not in range")
 brume_fault(sweep_without_output RUN plan ${tiny} --sweep cluster.nodes=1 -o plan.toml EXIT 2
   SAYS "--output excludes --sweep")
+brume_fault(search_state RUN plan ${tiny} ${with_profile} --search-state ${CMAKE_CURRENT_SOURCE_DIR}/fault/unknown_key.toml EXIT 2
+  SAYS "missing key 'version'")
 brume_fault(sweep_of_many RUN plan ${tiny} --sweep cluster.nodes=-2147483648..2147483647 EXIT 2
   SAYS "at most 1000 in all")
 # Found before the search, which would take a minute.

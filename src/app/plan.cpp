@@ -6,6 +6,7 @@
 #include <cmath>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -26,6 +27,7 @@
 #include "schedule/account.hpp"
 #include "schedule/compile.hpp"
 #include "schedule/simulate.hpp"
+#include "search_state.hpp"
 #include "search_watch.hpp"
 #include "tuner/tuner.hpp"
 #include "verbs.hpp"
@@ -128,10 +130,20 @@ int plan(const PlanOptions& options) {
   if (!options.against.empty()) other.emplace(options, given);
   deck::SearchKeys keys = given.deck.search;
   keys.simulate_top = std::max(keys.simulate_top, options.top);
+  std::optional<SearchState> state;
+  if (!options.state.empty())
+    state.emplace(options.state, given.deck, keys, given.model, given.machine);
+  std::vector<plan::Plan> starts;
+  if (!options.start.empty()) starts.push_back(plan::load(options.start));
   const tuner::Result result = [&] {
     SearchWatch watch(keys.time_limit_s, SearchWatch::Interrupt::ends_search);
-    return search(given.deck, keys, given.model, given.cluster, given.machine, watch.options());
+    tuner::Options how = watch.options();
+    how.starts = starts;
+    return search(given.deck, keys, given.model, given.cluster, given.machine, how,
+                  state ? &*state : nullptr);
   }();
+  if (!starts.empty() && result.search.adapted == 0)
+    log::warn("{}: no plan like it fits this deck, so the search began without it", options.start);
   const tuner::RankedPlan& best = result.best.front();
   const Outlook look = outlook(given.deck, given.model, given.machine, best.plan, best.account);
   const auto said = [&](std::size_t columns) {

@@ -101,7 +101,9 @@ int plan_generation(const PlanOptions& options) {
   for (const auto& [option, value] : {std::pair("--html", &options.html),
                                       {"--svg", &options.svg},
                                       {"--against", &options.against},
-                                      {"--sweep", &options.sweep}})
+                                      {"--sweep", &options.sweep},
+                                      {"--start", &options.start},
+                                      {"--search-state", &options.state}})
     require(value->empty(), Failure::input, "{} shows plans for training: leave it out", option);
   require(!options.explain, Failure::input, "--explain shows plans for training: leave it out");
   if (!options.output.empty()) check_writable(options.output);

@@ -27,6 +27,7 @@
 #include "interop/trainer_space.hpp"
 #include "outlook.hpp"
 #include "schedule/account.hpp"
+#include "search_state.hpp"
 #include "search_watch.hpp"
 
 namespace brume::app {
@@ -126,9 +127,14 @@ void check_given(const plan::Plan& plan, const deck::Deck& deck, const model::Co
 
 tuner::Result search(const deck::Deck& deck, const deck::SearchKeys& keys,
                      const model::Config& model, const hardware::Cluster& cluster,
-                     const hardware::Machine& machine, const tuner::Options& options) {
+                     const hardware::Machine& machine, const tuner::Options& options,
+                     SearchState* state) {
   const int batch = deck.training.global_batch;
-  if (keys.trainer.empty()) return tuner::tune(model, batch, cluster, machine, keys, options);
+  const auto part = [&](const deck::SearchKeys& some, const tuner::Options& how, std::size_t i) {
+    return tuner::tune(model, batch, cluster, machine, some,
+                       state ? state->continuing(how, i) : how);
+  };
+  if (keys.trainer.empty()) return part(keys, options, 0);
   deck::Deck asked = deck;
   asked.search = keys;
   // Whatever the plan is, the model and its training have to be expressible.
@@ -138,10 +144,11 @@ tuner::Result search(const deck::Deck& deck, const deck::SearchKeys& keys,
   conforming.conform = space.nearest;
   std::optional<tuner::Result> best;
   std::exception_ptr infeasible;
-  for (deck::SearchKeys part : space.searches) {
-    part.time_limit_s /= double(space.searches.size());
+  for (std::size_t i = 0; i < space.searches.size(); ++i) {
+    deck::SearchKeys some = space.searches[i];
+    some.time_limit_s /= double(space.searches.size());
     try {
-      tuner::Result found = tuner::tune(model, batch, cluster, machine, part, conforming);
+      tuner::Result found = part(some, conforming, i);
       if (!best || found.best[0].seconds() < best->best[0].seconds()) best = std::move(found);
     } catch (const tuner::Infeasible&) {
       infeasible = std::current_exception();
@@ -153,16 +160,19 @@ tuner::Result search(const deck::Deck& deck, const deck::SearchKeys& keys,
 }
 
 plan::Plan search_plan(const deck::Deck& deck, const model::Config& model,
-                       const hardware::Machine& machine) {
+                       const hardware::Machine& machine, const std::string& state_file) {
   const hardware::Cluster cluster = hardware::usable(hardware::cluster(deck.cluster), machine);
   log::debug(
       "search: for {}, in at most {} on {} threads; each list of [search] with one entry "
       "leaves a choice out",
       cluster.text(), format_seconds(deck.search.time_limit_s),
       std::thread::hardware_concurrency());
+  std::optional<SearchState> state;
+  if (!state_file.empty()) state.emplace(state_file, deck, deck.search, model, machine);
   const tuner::Result result = [&] {
     SearchWatch watch(deck.search.time_limit_s, SearchWatch::Interrupt::ends_process);
-    return search(deck, deck.search, model, cluster, machine, watch.options());
+    return search(deck, deck.search, model, cluster, machine, watch.options(),
+                  state ? &*state : nullptr);
   }();
   const tuner::RankedPlan& best = result.best.front();
   const Outlook look = outlook(deck, model, machine, best.plan, best.account);

@@ -33,6 +33,14 @@ void CommandLine::add_planning() {
       ->type_name("FILE");
   verb_plan->add_option("--against", plan.against, "Compare the best plan with this one")
       ->type_name("FILE");
+  verb_plan
+      ->add_option("--start", plan.start,
+                   "Begin with this plan, adapted to the deck's devices, batch and sequences")
+      ->type_name("FILE");
+  verb_plan
+      ->add_option("--search-state", plan.state,
+                   "Keep the state of the search here; if the file exists, continue from it")
+      ->type_name("FILE");
   CLI::Option* sweep =
       verb_plan
           ->add_option("--sweep", plan.sweep,
@@ -59,7 +67,8 @@ void CommandLine::add_planning() {
     any->add_flag("--json", plan.json, "Print one JSON object");
   for (CLI::App* any : {verb_plan, verb_analyze})
     any->add_flag("--explain", plan.explain, "Print the formulas with numbers");
-  for (const char* of_one_plan : {"--output", "--top", "--explain", "--against", "--html", "--svg"})
+  for (const char* of_one_plan : {"--output", "--top", "--explain", "--against", "--html", "--svg",
+                                  "--start", "--search-state"})
     sweep->excludes(verb_plan->get_option(of_one_plan));
   verb_analyze->callback([this] { verb = [this] { return app::analyze(plan); }; });
   verb_simulate->callback([this] { verb = [this] { return app::simulate(plan); }; });

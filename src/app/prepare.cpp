@@ -247,7 +247,8 @@ class Preparation {
     std::string text;
     comm::together(job_, [&] {
       if (!leader_) return;
-      text = plan::text(made_.searched ? search_plan(made_.deck, made_.model, *made_.machine)
+      text = plan::text(made_.searched ? search_plan(made_.deck, made_.model, *made_.machine,
+                                                     options_.search_state)
                                        : plan::load(options_.plan));
     });
     made_.plan = plan::parse(comm::broadcast(job_, text, 0), "plan");

@@ -37,7 +37,7 @@ SearchWatch::SearchWatch(double limit_s, Interrupt interrupt_means)
     struct sigaction action = {};
     action.sa_handler = interrupt;
     action.sa_flags = int(SA_RESETHAND);  // the second one ends the process
-    ::sigaction(SIGINT, &action, nullptr);
+    for (const int signal : {SIGINT, SIGTERM}) ::sigaction(signal, &action, nullptr);
   }
   watcher_ = std::thread([this] { watch(); });
 }
@@ -49,7 +49,8 @@ SearchWatch::~SearchWatch() {
   }
   changed_.notify_one();
   watcher_.join();
-  if (interrupt_ == Interrupt::ends_search) std::signal(SIGINT, SIG_DFL);
+  if (interrupt_ != Interrupt::ends_search) return;
+  for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, SIG_DFL);
 }
 
 tuner::Options SearchWatch::options() {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
+#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "base/error.hpp"
@@ -22,6 +23,7 @@ namespace {
 using nlohmann::json;
 
 constexpr std::uint64_t most_values = 1000;
+constexpr std::size_t most_starts = 4;  ///< points whose plans a search begins with
 
 /// "cluster.nodes=1..3" -> {"cluster.nodes", {"1", "2", "3"}}; each value once.
 struct Sweep {
@@ -65,8 +67,24 @@ Sweep parse(const std::string& sweep) {
   return found;
 }
 
+/// What points leave to later ones.
+struct Known {
+  std::string model;  ///< keys of the model that `memory` is of
+  std::unique_ptr<tuner::Memory> memory;
+  std::vector<plan::Plan> plans;  ///< best plans, the last one first
+};
+
+/// Options of a point's search. Times that one model takes are forgotten for another one.
+tuner::Options options_after(Known& known, const deck::Deck& deck) {
+  const std::string model =
+      fmt::format("{}{}", deck.training.precision, deck::model_schema().write(deck.model));
+  if (model != known.model) known.memory = std::make_unique<tuner::Memory>();
+  known.model = model;
+  return {.reasons = false, .starts = known.plans, .memory = known.memory.get()};
+}
+
 /// One value's best plan, or in a word why there is none.
-json planned(const PlanOptions& options, const std::string& assignment) {
+json planned(const PlanOptions& options, const std::string& assignment, Known& known) {
   std::vector<std::string> sets = options.sets;
   sets.push_back(assignment);
   const deck::Deck deck = load_deck(options.deck, sets);
@@ -75,8 +93,9 @@ json planned(const PlanOptions& options, const std::string& assignment) {
   json row{{"devices", cluster.devices()}};
   try {
     const hardware::Machine machine = obtain_machine_alone(deck, model);
-    const tuner::Result result = search(
-        deck, deck.search, model, hardware::usable(cluster, machine), machine, {.reasons = false});
+    const tuner::Result result =
+        search(deck, deck.search, model, hardware::usable(cluster, machine), machine,
+               options_after(known, deck));
     const tuner::RankedPlan& best = result.best[0];
     row["iteration_s"] = best.seconds();
     row["simulated"] = best.simulated_s.has_value();
@@ -85,6 +104,8 @@ json planned(const PlanOptions& options, const std::string& assignment) {
     row["gap"] = result.search.gap;
     row["cut_short"] = result.search.cut_short;
     row["plan"] = tuner::summary(best.plan);
+    known.plans.insert(known.plans.begin(), best.plan);
+    if (known.plans.size() > most_starts) known.plans.pop_back();
   } catch (const tuner::Infeasible& error) {
     row["infeasible"] = error.word();
   }
@@ -102,10 +123,11 @@ std::string plan_cell(const json& row) {
 
 int sweep(const PlanOptions& options) {
   const Sweep sweep = parse(options.sweep);
+  Known known;
   json rows = json::array();
   Table table({sweep.key, "devices", "step time", "tokens/s", "plan"});
   for (const std::string& value : sweep.values) {
-    json row = planned(options, sweep.key + "=" + value);
+    json row = planned(options, sweep.key + "=" + value, known);
     row["value"] = value;
     const std::string devices = row["devices"].dump();
     if (row.contains("infeasible"))

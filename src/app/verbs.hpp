@@ -21,6 +21,7 @@ struct RunOptions : DeckOptions {
   std::string plan;  ///< file; empty: search
   std::optional<int> steps;
   std::string resume = "auto";  ///< auto | none | a run directory or a checkpoint
+  std::string search_state;     ///< file that keeps the state of the search; empty: none
   bool replan = false;
   bool elastic = false;      ///< the launcher's nodes and ranks replace those of the deck's cluster
   bool new_data = false;     ///< on resume the deck's data may be others than the checkpoint's
@@ -95,6 +96,8 @@ struct PlanOptions : DeckOptions {
   std::string svg;      ///< file for one picture; empty: none
   std::string against;  ///< file of a plan to compare the best one with; empty: none
   std::string sweep;    ///< "key=a,b,c" or "key=a..b": a plan for each value
+  std::string start;    ///< file of a plan to begin the search with; empty: none
+  std::string state;    ///< file that keeps the state of the search; empty: none
 };
 
 struct ProfileOptions : DeckOptions {

@@ -8,7 +8,7 @@
 #include "deck/deck.hpp"
 #include "plan/knobs.hpp"
 #include "plan/plan.hpp"
-#include "plan/shapes.hpp"
+#include "search_space.hpp"
 
 namespace brume::plan {
 
@@ -24,19 +24,13 @@ class Neighbours {
   std::vector<Plan> take() { return std::move(found_); }
 
  private:
-  const std::vector<StageShape>& shapes(const Stage& stage) const {
-    return shapes_[cluster_.index(stage.group)];
-  }
-  bool is_valid(const Plan& plan) const;
   void add(Plan plan) {
-    if (!(plan == plan_) && is_valid(plan)) found_.push_back(std::move(plan));
+    if (!(plan == plan_) && space_.is_valid(plan)) found_.push_back(std::move(plan));
   }
   /// Each stage, all on its devices, and all stages, where these differ; of many stages the ends.
   std::vector<StageSet> stage_sets() const;
   /// Adds the plans in which some stages are changed, each once.
   void add_changed(const StageSet& set, const auto& changes, const auto& apply);
-  /// Orders that the search allows for this plan's pipeline and a number of microbatches.
-  std::vector<Order> orders(int microbatches) const;
   void add_orders();
   /// The layers of each stage's devices are cut into other virtual stages, the first ones larger.
   void add_in_order(const Order& order);
@@ -45,10 +39,7 @@ class Neighbours {
   void add_layers();
   /// A stage with all of its layers recomputed, or stored, has all of them so afterwards.
   void add_moved_layer(std::size_t from, std::size_t to);
-  /// Whether the search may split each stage as it is.
-  bool allows_shapes(const Plan& plan) const;
-  /// Adds a plan whose stages have other shapes, if the search allows them. What has nothing to
-  /// shard has one replica.
+  /// Adds a plan whose stages have other shapes, if the search allows them.
   void add_reshaped(Plan plan);
   /// Adds the values of a number of a stage that the search chooses by itself.
   void add_values(const Knob& knob);
@@ -77,8 +68,8 @@ class Neighbours {
   const model::Config& model_;
   const hardware::Cluster& cluster_;
   const deck::SearchKeys& search_;
+  SearchSpace space_;
   std::vector<StageSet> sets_;
-  std::vector<std::vector<StageShape>> shapes_;  ///< [group]
   std::vector<Plan> found_;
 };
 

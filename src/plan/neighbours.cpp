@@ -6,7 +6,6 @@
 #include <utility>
 #include <variant>
 
-#include "base/error.hpp"
 #include "base/numbers.hpp"
 #include "neighbour_plans.hpp"
 
@@ -26,9 +25,12 @@ int part_of(int count, int layers, int first, int end) {
 
 Neighbours::Neighbours(const Plan& plan, const model::Config& model,
                        const hardware::Cluster& cluster, const deck::SearchKeys& search)
-    : plan_(plan), model_(model), cluster_(cluster), search_(search), sets_(stage_sets()) {
-  for (int group = 0; group < cluster.num_groups(); ++group)
-    shapes_.push_back(stage_shapes(model, plan.global_batch, cluster, group, search));
+    : plan_(plan),
+      model_(model),
+      cluster_(cluster),
+      search_(search),
+      space_(model, plan.global_batch, cluster, search),
+      sets_(stage_sets()) {
   add_orders();
   add_layers();
   add_microbatches();
@@ -36,13 +38,6 @@ Neighbours::Neighbours(const Plan& plan, const model::Config& model,
   add_contexts();
   if (model.num_experts > 0) add_experts();
   for (const Knob& knob : knobs) add_values(knob);
-}
-
-bool Neighbours::is_valid(const Plan& plan) const try {
-  check(plan, model_, cluster_);
-  return true;
-} catch (const Error&) {
-  return false;
 }
 
 std::vector<StageSet> Neighbours::stage_sets() const {
@@ -78,16 +73,8 @@ void Neighbours::add_changed(const StageSet& set, const auto& changes, const aut
   }
 }
 
-std::vector<Order> Neighbours::orders(int microbatches) const {
-  const PipelineShape shape{plan_.pipeline_size(), microbatches};
-  std::vector<Order> all = orders_of_1f1b(shape, search_);
-  if (shape.ranks > 1 && cluster_.num_groups() == 1)
-    for (const Order& order : other_orders(shape, model_.num_layers, search_)) all.push_back(order);
-  return all;
-}
-
 void Neighbours::add_orders() {
-  for (const Order& order : orders(plan_.microbatches)) {
+  for (const Order& order : space_.orders(plan_.shape())) {
     const Order& now = plan_.order;
     const int differing = (order.run_ahead != now.run_ahead) + (order.chunks != now.chunks) +
                           (order.zero_bubble != now.zero_bubble);
@@ -164,27 +151,8 @@ void Neighbours::add_moved_layer(std::size_t from, std::size_t to) {
   add(std::move(plan));
 }
 
-bool Neighbours::allows_shapes(const Plan& plan) const {
-  return orders_tokens_alike(plan) && std::ranges::all_of(plan.stages, [&](const Stage& s) {
-           return std::ranges::find(shapes(s), StageShape{s.nodes, s.devices_per_node, s.dp, s.cp,
-                                                          s.tp, s.ep, s.microbatch, s.gather_keys,
-                                                          s.dispatch_tokens}) != shapes(s).end();
-         });
-}
-
 void Neighbours::add_reshaped(Plan plan) {
-  for (Stage& stage : plan.stages)
-    if (stage.state_ranks() % stage.replicas != 0 || stage.state_ranks() <= stage.replicas)
-      stage.replicas = 1;
-  for (Stage& stage : plan.stages)
-    if (stage.expert_data_ranks() == 1) stage.dispatch_tokens = 0;
-  if (!allows_shapes(plan)) return;
-  const std::vector<Order> allowed = orders(plan.microbatches);
-  if (std::ranges::find(allowed, plan.order) == allowed.end()) {
-    plan.order.run_ahead = 1;  // of few microbatches none run ahead
-    if (std::ranges::find(allowed, plan.order) == allowed.end()) return;
-  }
-  add(std::move(plan));
+  if (space_.settle(plan)) add(std::move(plan));
 }
 
 void Neighbours::add_values(const Knob& knob) {

@@ -89,6 +89,17 @@ std::optional<Found> OtherOrders::next(double known_s) {
   return std::nullopt;
 }
 
+void OtherOrders::restore(const SearcherState& state, int placed) {
+  searcher_.restore(state);
+  placed_ = placed;
+}
+
+Found OtherOrders::restored(int search, const std::vector<double>& points, double predicted_s) {
+  Found found = searcher_.restored(search, points, predicted_s);
+  seen_.insert({kind_of(found.candidate.plan), found.candidate.plan.order.run_ahead});
+  return found;
+}
+
 void OtherOrders::exclude(const Found& found) {
   seen_.erase({kind_of(found.candidate.plan), found.candidate.plan.order.run_ahead});
   searcher_.take_less_memory(found, refused_share);

@@ -10,6 +10,7 @@
 
 #include "analyzer/analyzer.hpp"
 #include "search.hpp"
+#include "tuner/state.hpp"
 
 namespace brume::tuner {
 
@@ -37,6 +38,12 @@ class OtherOrders {
 
   /// It was seen not to fit.
   void exclude(const Found& found);
+
+  SearcherState state(double worth_s) const { return searcher_.state(worth_s); }
+  int placed() const { return placed_; }
+  void restore(const SearcherState& state, int placed);
+  /// A plan of a state that was placed.
+  Found restored(int search, const std::vector<double>& points, double predicted_s);
 
   int num_configs() const { return num_configs_; }
   void add_to(Search& statistics) const { searcher_.add_to(statistics); }

@@ -209,7 +209,7 @@ void PipelineSearch::begin(Grid& grid) {
   bound_s_ = std::max(bound_s_, bound_s * (1.0 - bound_rounding));
   fastest_layer_s_ = std::max(fastest_layer_s_, 0.0);
   messages_.emplace(grid, config_, input_.cluster);
-  step_ = Step::unlimited;
+  step_ = next_step_;
 }
 
 void PipelineSearch::hold_nothing() {
@@ -339,16 +339,28 @@ std::vector<Candidate> PipelineSearch::candidates(Grid& grid, const Pipeline& pi
 
 void PipelineSearch::exclude(int after, const Point& point) {
   fronts_->exclude({config_, point.layout, after}, point.strategy);
-  step_ = Step::limited;
+  reopen();
+}
+
+/// Looks at what fits once more. Of a restored search nothing is priced yet.
+void PipelineSearch::reopen() {
+  next_step_ = Step::limited;
+  step_ = unlimited_.empty() ? Step::begin : next_step_;
   ends_tried_ = 0;
+}
+
+void PipelineSearch::restore(bool done, bool bounded, double bound_s, double error) {
+  bound_s_ = std::max(bound_s_, bound_s);
+  config_.memory_error = std::max(config_.memory_error, error);
+  if (bounded) next_step_ = Step::limited;
+  if (done) step_ = Step::done;
 }
 
 void PipelineSearch::take_less_memory(double share) {
   const double error = (1.0 + config_.memory_error) / share - 1.0;
   config_.memory_error = std::ceil(error / memory_error_step) * memory_error_step;
   if (config_.memory_error > most_memory_error) return hold_nothing();
-  step_ = Step::limited;
-  ends_tried_ = 0;
+  reopen();
 }
 
 std::optional<double> PipelineSearch::confirm(Grid& grid, double known_s) {
@@ -356,6 +368,11 @@ std::optional<double> PipelineSearch::confirm(Grid& grid, double known_s) {
     return std::nullopt;
   if (double(config_.num_stages) * double(config_.layouts.size()) > double(small_points))
     return std::nullopt;
+  if (unlimited_.empty()) {  // it was restored as done
+    begin(grid);
+    if (holds_nothing()) return std::nullopt;
+    step_ = Step::done;
+  }
   const std::vector<Part> all = parts(thresholds(known_s));
   for (const Part& part : all) prepare(grid, part);
   const Pipeline pipeline = limited_pipeline(all);

@@ -77,6 +77,14 @@ class PipelineSearch {
   /// Requires from now on that the predicted memory fits in this share of the limit.
   void take_less_memory(double share);
 
+  /// Whether it holds no plan, so that nothing bounds it.
+  bool holds_nothing() const { return step_ == Step::done && bound_s_ == infinity; }
+  /// Whether its fastest strategies have bounded it, so that strategies that fit are next.
+  bool bounded() const { return step_ == Step::limited || next_step_ == Step::limited; }
+  /// Continues another search for the configuration.
+  /// @param error  memory error that its plans were seen to have
+  void restore(bool done, bool bounded, double bound_s, double error);
+
   /// The bound that GLPK proves, where few strategies may be part of a plan below `known_s`.
   /// @throws OutOfTime
   std::optional<double> confirm(Grid& grid, double known_s);
@@ -94,6 +102,7 @@ class PipelineSearch {
   };
 
   void hold_nothing();
+  void reopen();
   Prices prices(double threshold_s) const;
   Pipeline empty_pipeline();
   Pipeline unlimited_pipeline();
@@ -113,6 +122,7 @@ class PipelineSearch {
   /// [layout][role] points of the fronts, one for each number of layers
   std::vector<std::array<std::span<const Point>, 4>> unlimited_;
   Step step_ = Step::begin;
+  Step next_step_ = Step::unlimited;  ///< step after the first one
   std::optional<Prepared> prepared_;
   std::size_t ends_tried_ = 0;  ///< cutoffs under which this step found nothing
   double bound_s_;

@@ -56,6 +56,7 @@ struct Limits {
   double node_host_bytes;
   double rank_disk_bytes;  ///< an equal share of its node's disk
 
+  bool operator==(const Limits&) const = default;
   bool lack_host(const Point& point, const Layout& mesh) const {
     return point.host_bytes * mesh.devices_per_node > node_host_bytes;
   }

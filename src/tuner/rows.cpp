@@ -77,10 +77,14 @@ std::vector<bool> Rows::gain(Grid& grid, const StagePosition& position,
   return found;
 }
 
-AllRows::AllRows(const hardware::Cluster& cluster) {
+void AllRows::limit(const hardware::Cluster& cluster) {
+  std::vector<Limits> limits;
   for (const hardware::NodeGroup& group : cluster.groups)
-    limits_.push_back({double(group.memory_bytes), double(group.host_memory_bytes),
-                       double(group.disk_bytes) / group.devices_per_node});
+    limits.push_back({double(group.memory_bytes), double(group.host_memory_bytes),
+                      double(group.disk_bytes) / group.devices_per_node});
+  if (limits == limits_) return;
+  rows_.clear();
+  limits_ = std::move(limits);
 }
 
 Times& AllRows::times(const StagePosition& position) {

@@ -60,10 +60,13 @@ class Rows {
   Memo<bool> gains_;  ///< key: Step::target()
 };
 
-/// The rows of all positions, for searches in the same memory.
+/// The rows of all positions, for searches of one model on one machine.
 class AllRows {
  public:
-  explicit AllRows(const hardware::Cluster& cluster);
+  explicit AllRows(const hardware::Cluster& cluster) { limit(cluster); }
+
+  /// Forgets the rows of other memory limits, but no times.
+  void limit(const hardware::Cluster& cluster);
 
   Rows& of(const StagePosition& position, const Axes& axes, bool host_matters);
   Times& times(const StagePosition& position);

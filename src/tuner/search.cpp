@@ -4,9 +4,11 @@
 #include <tuple>
 #include <utility>
 
+#include "base/error.hpp"
 #include "fronts.hpp"
 #include "grid.hpp"
 #include "node_order.hpp"
+#include "state.hpp"
 #include "tuner/progress.hpp"
 #include "tuner/result.hpp"
 #include "worker_pool.hpp"
@@ -18,6 +20,8 @@ constexpr double worth_knowing = 0.003;       ///< relative, of the time of the 
 constexpr std::size_t searches_at_once = 16;  ///< whatever the number of threads
 constexpr std::size_t searches_at_first = 2;  ///< until a plan is known
 constexpr double about = 1.03;                ///< factor by which a step raises a bound
+constexpr std::size_t least_waiting = 16;     ///< predicted plans of a state, if there are so many
+constexpr std::size_t most_waiting = 256;
 
 Bounds::key_type key(const PipelineConfig& config) {
   return {config.num_stages, config.microbatches, config.order.run_ahead};
@@ -110,12 +114,20 @@ void Searcher::look_at(const std::vector<std::size_t>& round, double known_s) {
   if (!searches_[round[0]].begun()) return begin(round);
   prepare(round, known_s);
   std::vector<std::vector<Candidate>> found(round.size());
-  workers_.each(round.size(),
-                [&](std::size_t r, Grid& grid) { found[r] = searches_[round[r]].work(grid); });
-  for (std::size_t r = 0; r < round.size(); ++r) {
-    searches_[round[r]].settle();
-    for (Candidate& candidate : found[r]) candidates_.push_back({std::move(candidate), round[r]});
+  const auto keep = [&] {
+    for (std::size_t r = 0; r < round.size(); ++r) {
+      searches_[round[r]].settle();
+      for (Candidate& candidate : found[r]) candidates_.push_back({std::move(candidate), round[r]});
+    }
+  };
+  try {
+    workers_.each(round.size(),
+                  [&](std::size_t r, Grid& grid) { found[r] = searches_[round[r]].work(grid); });
+  } catch (const OutOfTime&) {
+    keep();  // some are done
+    throw;
   }
+  keep();
 }
 
 bool Searcher::done(double known_s) const {
@@ -163,6 +175,7 @@ std::optional<Found> Searcher::next(double known_s) {
       input_.deadline.check();
       look_at(round, known_s);
       if (input_.progress) input_.progress->bound_s = bound_s();
+      if (input_.keeper) input_.keeper->offer();
     }
   } catch (const OutOfTime&) {
     return take();
@@ -171,7 +184,10 @@ std::optional<Found> Searcher::next(double known_s) {
 
 void Searcher::exclude(const Found& found, int stage) {
   PipelineSearch& search = searches_[*found.search];
-  search.exclude(search.config().num_stages - 1 - stage, found.candidate.stages[stage]);
+  const Point& point = found.candidate.stages[stage];
+  const int after = search.config().num_stages - 1 - stage;
+  search.exclude(after, point);
+  excluded_.push_back({int(*found.search), after, numbers_of({point})});
   forget_candidates(*found.search);
 }
 
@@ -184,6 +200,72 @@ void Searcher::take_less_memory(const Found& found, double share) {
 /// rest again.
 void Searcher::forget_candidates(std::size_t search) {
   std::erase_if(candidates_, [&](const Found& other) { return other.search == search; });
+}
+
+SearcherState Searcher::state(double worth_s) const {
+  SearcherState state{.steps = {}, .bounds_s = {}, .memory_errors = {}, .excluded = excluded_};
+  for (const PipelineSearch& search : searches_) {
+    using Step = SearcherState::Step;
+    const bool nothing = search.holds_nothing();
+    state.steps.push_back(nothing            ? Step::nothing
+                          : !search.open()   ? Step::searched
+                          : search.bounded() ? Step::bounded
+                                             : Step::open);
+    state.bounds_s.push_back(nothing ? 0.0 : search.bound_s());
+    state.memory_errors.push_back(search.config().memory_error);
+  }
+  std::vector<const Found*> waiting;
+  for (const Found& found : candidates_) waiting.push_back(&found);
+  const auto predicted_s = [](const Found* found) { return found->candidate.predicted_s; };
+  std::ranges::stable_sort(waiting, {}, predicted_s);
+  for (const Found* found : waiting) {
+    const std::size_t kept = state.waiting.size();
+    if (kept >= most_waiting || (kept >= least_waiting && predicted_s(found) >= worth_s)) break;
+    state.waiting.push_back(
+        {int(*found->search), predicted_s(found), numbers_of(found->candidate.stages)});
+  }
+  return state;
+}
+
+void Searcher::restore(const SearcherState& state) {
+  const std::size_t count = searches_.size();
+  require(state.steps.size() == count && state.bounds_s.size() == count &&
+              state.memory_errors.size() == count,
+          Failure::input, "the state of the search has {} configurations, expected {}",
+          state.steps.size(), count);
+  for (const SearcherState::Excluded& one : state.excluded) {
+    PipelineSearch& search = searches_[checked(one.config)];
+    require(one.after < search.config().num_stages, Failure::input,
+            "the state of the search excludes a strategy {} stages before the end of {}", one.after,
+            search.config().num_stages);
+    search.exclude(one.after, points_from(one.point, search.config(), 1)[0]);
+    excluded_.push_back(one);
+  }
+  for (std::size_t i = 0; i < count; ++i) {
+    using Step = SearcherState::Step;
+    const bool nothing = state.steps[i] == Step::nothing;
+    searches_[i].restore(nothing || state.steps[i] == Step::searched,
+                         state.steps[i] == Step::bounded, nothing ? infinity : state.bounds_s[i],
+                         state.memory_errors[i]);
+  }
+  for (const SearcherState::Waiting& one : state.waiting)
+    candidates_.push_back(restored(one.config, one.points, one.predicted_s));
+}
+
+/// The number of a configuration in a state.
+std::size_t Searcher::checked(int search) const {
+  require(search >= 0 && search < std::ssize(searches_), Failure::input,
+          "the state of the search has configuration {}, expected less than {}", search,
+          searches_.size());
+  return std::size_t(search);
+}
+
+Found Searcher::restored(int search, const std::vector<double>& points, double predicted_s) const {
+  const PipelineConfig& config = searches_[checked(search)].config();
+  std::vector<Point> stages = points_from(points, config, config.num_stages);
+  plan::Plan plan = plan_of(input_, config, stages);
+  plan::check(plan, input_.model, input_.cluster);
+  return {{std::move(plan), std::move(stages), predicted_s}, std::size_t(search)};
 }
 
 bool Searcher::confirms(const Found& found) {

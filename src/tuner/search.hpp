@@ -15,12 +15,12 @@
 #include "pipeline_search.hpp"
 #include "search_input.hpp"
 #include "strategy.hpp"
+#include "tuner/state.hpp"
 
 namespace brume::tuner {
 
 class WorkerPool;
 struct Search;
-
 /// Seconds since it was made.
 class Stopwatch {
  public:
@@ -92,10 +92,18 @@ class Searcher {
   /// Whether GLPK comes to the same bound for the configuration of a plan.
   bool confirms(const Found& found);
 
+  /// @param worth_s  time below which plans are of interest that were predicted only
+  SearcherState state(double worth_s) const;
+  /// Continues the search of a state. @throws Error(input) if it has other configurations
+  void restore(const SearcherState& state);
+  /// The plan of some points of a state.
+  Found restored(int search, const std::vector<double>& points, double predicted_s) const;
+
   std::size_t num_configs() const { return searches_.size(); }
   void add_to(Search& statistics) const;
 
  private:
+  std::size_t checked(int search) const;
   std::vector<std::size_t> most_promising(double known_s) const;
   void begin(const std::vector<std::size_t>& round);
   void prepare(const std::vector<std::size_t>& round, double known_s);
@@ -110,6 +118,7 @@ class Searcher {
   std::map<std::tuple<int, int, bool, std::vector<Layout>>, std::shared_ptr<Fronts>> fronts_;
   std::deque<PipelineSearch> searches_;
   std::vector<Found> candidates_;  ///< not yet returned
+  std::vector<SearcherState::Excluded> excluded_;
   int milp_solves_ = 0;
 };
 

@@ -22,6 +22,7 @@ class AllRows;
 struct PipelineConfig;
 struct Point;
 struct Progress;
+class StateKeeper;
 
 /// Inputs of a search, and how long it may take.
 struct SearchInput {
@@ -35,6 +36,7 @@ struct SearchInput {
   AllRows* rows;                           ///< known to all searches in this memory
   schedule::Packings* packings = nullptr;  ///< known to all searches: plans share stages
   Progress* progress = nullptr;
+  StateKeeper* keeper = nullptr;
   std::function<plan::Plan(plan::Plan)> conform = {};  ///< see tuner::Options
   bool roughly = false;                                ///< the best of each configuration will do
 };

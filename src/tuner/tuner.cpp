@@ -14,15 +14,16 @@
 #include "even_plans.hpp"
 #include "grid.hpp"
 #include "least_work.hpp"
+#include "memory.hpp"
 #include "minimal_memory.hpp"
 #include "node_order.hpp"
 #include "other_orders.hpp"
 #include "placement.hpp"
-#include "rows.hpp"
+#include "plan/adapted.hpp"
 #include "schedule/simulate.hpp"
 #include "search.hpp"
+#include "state.hpp"
 #include "why.hpp"
-#include "worker_pool.hpp"
 
 namespace brume::tuner {
 namespace {
@@ -93,14 +94,16 @@ RankedPlan ranked(const SearchInput& input, Grid& grid, const plan::Plan& plan,
 class BestPlans {
  public:
   BestPlans(const SearchInput& input, WorkerPool& workers, Searcher& searcher,
-            OtherOrders& other_orders, Search& statistics, Budget& budget)
+            OtherOrders& other_orders, Search& statistics, Budget& budget,
+            const std::vector<plan::Plan>& starts)
       : input_(input),
         workers_(workers),
         searcher_(searcher),
         other_orders_(other_orders),
         statistics_(statistics),
         budget_(budget),
-        wanted_(std::size_t(std::max(1, input.keys.simulate_top))) {}
+        wanted_(std::size_t(std::max(1, input.keys.simulate_top))),
+        starts_(starts) {}
 
   /// Fastest simulation first.
   std::vector<RankedPlan> collect() {
@@ -124,6 +127,53 @@ class BestPlans {
     if (like_even_plan_) like_even_plan_->add_to(statistics);
   }
 
+  /// State of the search so far.
+  State state() const {
+    const double worth_s = cutoff_s() * (1.0 + prediction_error);
+    State state{.searcher = searcher_.state(worth_s),
+                .other_orders = other_orders_.state(worth_s),
+                .placed = other_orders_.placed(),
+                .even_plans = took_even_plans_,
+                .simulated = {},
+                .refused = refused_,
+                .climbed = climbed_};
+    if (taking_ && taking_->first.search &&
+        (!taking_->second || taking_->second == &other_orders_)) {
+      const auto& [found, orders] = *taking_;
+      (orders ? state.other_orders : state.searcher)
+          .waiting.push_back({int(*found.search), found.candidate.predicted_s,
+                              numbers_of(found.candidate.stages)});
+    }
+    for (const Simulated& one : simulated_) {
+      const Candidate& candidate = one.found.candidate;
+      // Plans that are cut as the best even plan is come from a search of their own.
+      const bool of_config = one.found.search && (!one.orders || one.orders == &other_orders_);
+      state.simulated.push_back({candidate.plan, one.seconds, candidate.predicted_s, one.coarse,
+                                 one.given, of_config && one.orders,
+                                 of_config ? int(*one.found.search) : -1,
+                                 of_config ? numbers_of(candidate.stages) : std::vector<double>()});
+    }
+    return state;
+  }
+
+  /// Continues the search of a state. @throws Error(input) if it is not one of this search
+  void restore(const State& state) {
+    searcher_.restore(state.searcher);
+    other_orders_.restore(state.other_orders, state.placed);
+    took_even_plans_ = state.even_plans;
+    refused_ = checked(state.refused);
+    climbed_ = checked(state.climbed);
+    for (const State::Simulated& one : state.simulated) {
+      Found found{{checked({one.plan})[0], {}, one.predicted_s}, std::nullopt};
+      if (one.config >= 0)
+        found = one.other_order ? other_orders_.restored(one.config, one.points, one.predicted_s)
+                                : searcher_.restored(one.config, one.points, one.predicted_s);
+      found.candidate.plan = one.plan;  // with its order of nodes
+      keep({std::move(found), one.other_order ? &other_orders_ : nullptr, one.seconds, one.coarse,
+            one.given});
+    }
+  }
+
   /// All that were simulated and fit.
   std::vector<Placed> simulated() const {
     std::vector<Placed> plans;
@@ -137,12 +187,31 @@ class BestPlans {
     Found found;
     OtherOrders* orders;  ///< none: the searcher of 1F1B found it
     double seconds;
-    bool coarse;  ///< else predicted: it is too large to simulate
+    bool coarse;         ///< else predicted: it is too large to simulate
+    bool given = false;  ///< adapted from a given plan; the search did not find it
     std::optional<RankedPlan> in_full = std::nullopt;
   };
 
+  /// Plans of a state. @throws Error(input) if one cannot run here
+  std::vector<plan::Plan> checked(const std::vector<plan::Plan>& plans) const {
+    for (const plan::Plan& plan : plans)
+      plan::check(plan::parse(plan::text(plan), "a plan of the search's state"), input_.model,
+                  input_.cluster);
+    return plans;
+  }
+
   /// Time below which a plan is of interest.
-  double known_s() const { return fastest_s_ * (1.0 - input_.keys.gap); }
+  double known_s() const { return cutoff_s() * (1.0 - input_.keys.gap); }
+
+  /// Time of the fastest plan that the search has found. Predictions of given plans bound a search
+  /// until it has found one, but their simulations do not: a search that they ended would know
+  /// fewer plans than a search alone.
+  double cutoff_s() const { return own_s_ < infinity ? own_s_ : given_s_; }
+
+  /// Number of plans that the search has found.
+  std::size_t num_own() const {
+    return std::size_t(std::ranges::count(simulated_, false, &Simulated::given));
+  }
 
   /// Looks for plans until none can be faster than the fastest. @return how many there are
   std::size_t search() {
@@ -150,15 +219,14 @@ class BestPlans {
     search_end_s_ = budget_.seconds() + share * budget_.left_s();
     try {
       budget_.allow(search_end_s_ - budget_.seconds());
-      if (searcher_.num_configs() >= many_configs && !std::exchange(took_even_plans_, true))
-        take_even_plans();
+      if (!took_known_plans_) take_known_plans();
       while (const std::optional<Found> found = next()) {
-        if (found->candidate.predicted_s > fastest_s_ * (1.0 + prediction_error)) break;
+        if (found->candidate.predicted_s > cutoff_s() * (1.0 + prediction_error)) break;
         if (!repeats(*found) && may_be_fastest(*found)) take(*found);
       }
       if (!simulated_.empty()) take_from(other_orders_);
       // The next best, for people.
-      while (simulated_.size() < wanted_)
+      while (num_own() < wanted_)
         if (const std::optional<Found> found = searcher_.next(infinity); !found)
           break;
         else if (!repeats(*found))
@@ -169,20 +237,61 @@ class BestPlans {
     return simulated_.size();
   }
 
-  /// Even plans are known at once, however long the search takes, which goes on where they are out
-  /// of time.
-  void take_even_plans() try {
-    int taken = 0;
-    for (Candidate& candidate : even_plans(input_, workers_)) {
-      if (taken == most_even || candidate.predicted_s > fastest_s_ * (1.0 + prediction_error))
-        break;
-      taken += take({std::move(candidate), std::nullopt});
+  /// Takes plans that fit and may be the fastest, by rising prediction.
+  void take_some(std::vector<Candidate> candidates, int most, bool given) {
+    for (Candidate& candidate : candidates) {
+      if (most == 0 || candidate.predicted_s > cutoff_s() * (1.0 + prediction_error)) break;
+      const Found found{std::move(candidate), std::nullopt};
+      if (given ? is_known(found.candidate.plan) : repeats(found)) continue;
+      if (take(found, nullptr, given)) --most;
     }
+  }
+
+  bool is_known(const plan::Plan& plan) const {
+    return std::ranges::any_of(
+        simulated_, [&](const Simulated& one) { return one.found.candidate.plan == plan; });
+  }
+
+  /// Some plans are known at once, however long the search takes, which continues if they run out
+  /// of time.
+  void take_known_plans() try {
+    take_some(adapted_plans(), 1, true);
+    if (!took_even_plans_ && searcher_.num_configs() >= many_configs) {
+      take_some(even_plans(input_, workers_), most_even, false);
+      take_like_fastest();
+    }
+    took_even_plans_ = took_known_plans_ = true;
+  } catch (const OutOfTime&) {
+  }
+
+  /// Takes plans that are cut as the fastest one is, if that is not of 1F1B.
+  void take_like_fastest() {
     if (simulated_.empty()) return;
     const plan::Plan best =
         std::ranges::min_element(simulated_, {}, &Simulated::seconds)->found.candidate.plan;
     if (!best.order.is_1f1b()) take_from(like_even_plan_.emplace(input_, workers_, &best));
-  } catch (const OutOfTime&) {
+  }
+
+  /// Plans that are given for other jobs, as this one can run them; those that fit by prediction.
+  std::vector<Candidate> adapted_plans() {
+    std::vector<plan::Plan> all;
+    for (const plan::Plan& start : starts_)
+      for (plan::Plan& plan :
+           plan::adapted(start, input_.model, input_.global_batch, input_.cluster, input_.keys))
+        all.push_back(input_.conform ? input_.conform(std::move(plan)) : std::move(plan));
+    std::vector<std::optional<Candidate>> predicted(all.size());
+    workers_.each(all.size(), [&](std::size_t i, Grid& grid) {
+      input_.deadline.check();
+      const analyzer::Prediction prediction = grid.analyzer().analyze(all[i]);
+      if (fitting_share(all[i], prediction, input_.cluster) >= 1.0)
+        predicted[i] = {std::move(all[i]), {}, prediction.iteration_s};
+    });
+    std::vector<Candidate> found;
+    for (std::optional<Candidate>& one : predicted)
+      if (one) found.push_back(*std::move(one));
+    std::ranges::stable_sort(found, {}, &Candidate::predicted_s);
+    statistics_.adapted = int(found.size());
+    return found;
   }
 
   /// The fastest plan of each kind of order, the fastest first.
@@ -202,20 +311,29 @@ class BestPlans {
   /// Climbs from the fastest plans.
   void climb_from_fastest() {
     constexpr double share = 0.4;  // of the time that is left
-    budget_.allow(share * budget_.left_s());
     const std::vector<plan::Plan> starts = fastest_of_orders();
+    const auto has_climbed = [&](const plan::Plan& plan) {
+      return std::ranges::find(climbed_, plan) != climbed_.end();
+    };
+    if (std::ranges::all_of(starts, has_climbed)) return;
+    budget_.allow(share * budget_.left_s());
     Climb found = climb(input_, workers_, starts, refused_);
+    const bool done = input_.deadline.left_s() > 0.0;
     statistics_.simulated += found.simulated;
     budget_.allow(budget_.left_s());
     if (!(found.plan == starts[0])) try {
         const double predicted_s = workers_.grid().predicted_s(found.plan);
-        take({{std::move(found.plan), {}, predicted_s}, std::nullopt});
+        take({{found.plan, {}, predicted_s}, std::nullopt});
       } catch (const OutOfTime&) {
+        return;
       }
+    if (!done) return;
+    climbed_ = starts;
+    climbed_.push_back(std::move(found.plan));
   }
 
   void take_from(OtherOrders& orders) {
-    while (const std::optional<Found> found = orders.next(fastest_s_))
+    while (const std::optional<Found> found = orders.next(cutoff_s()))
       if (!repeats(*found, &orders)) take(*found, &orders);
   }
 
@@ -239,6 +357,7 @@ class BestPlans {
     for (Simulated& other : simulated_)
       if (other.found.candidate.plan == found.candidate.plan) {
         if (!other.found.search) std::tie(other.found, other.orders) = std::tie(found, orders);
+        if (std::exchange(other.given, false)) count(other);
         return true;
       }
     return false;
@@ -253,8 +372,8 @@ class BestPlans {
   /// long as people want more plans, any may.
   bool may_be_fastest(const Found& found) const {
     const auto known = least_over_predicted_.find(shape(found.candidate.plan));
-    return known == least_over_predicted_.end() || simulated_.size() < wanted_ ||
-           found.candidate.predicted_s * known->second < fastest_s_ * (1.0 + shape_error);
+    return known == least_over_predicted_.end() || num_own() < wanted_ ||
+           found.candidate.predicted_s * known->second < cutoff_s() * (1.0 + shape_error);
   }
 
   void exclude(const Found& found, OtherOrders* orders, int stage) {
@@ -267,10 +386,12 @@ class BestPlans {
   }
 
   /// @return whether it fits
-  bool take(const Found& found, OtherOrders* orders = nullptr) {
+  bool take(const Found& found, OtherOrders* orders = nullptr, bool given = false) {
     const bool first = simulated_.empty();
     if (first) budget_.grant(budget_.left_s() + placing_s);
+    taking_ = {found, orders};
     const Coarse coarse = coarsely(input_, found.candidate.plan, workers_.threads());
+    taking_.reset();
     if (first) budget_.allow(search_end_s_ - budget_.seconds());
     if (coarse.misfit) {
       exclude(found, orders, *coarse.misfit);
@@ -279,16 +400,32 @@ class BestPlans {
     ++statistics_.simulated;
     const double seconds = coarse.iteration_s.value_or(found.candidate.predicted_s);
     const bool is_1f1b = found.candidate.plan.order.is_1f1b();
-    if (!is_1f1b && seconds >= OtherOrders::worth_s(fastest_1f1b_s())) return true;
-    simulated_.push_back({found, orders, seconds, coarse.iteration_s.has_value()});
-    if (is_1f1b) {
-      double& least =
-          least_over_predicted_.try_emplace(shape(found.candidate.plan), infinity).first->second;
-      least = std::min(least, seconds / found.candidate.predicted_s);
-    }
-    fastest_s_ = std::min(fastest_s_, seconds);
-    if (input_.progress) input_.progress->best_s = fastest_s_;
+    if (is_1f1b || seconds < OtherOrders::worth_s(fastest_1f1b_s()))
+      keep({found, orders, seconds, coarse.iteration_s.has_value(), given});
     return true;
+  }
+
+  void keep(Simulated one) {
+    constexpr double error = 0.01;  // the search finds plans that are predicted to be as fast
+    if (one.given)
+      given_s_ = std::min(given_s_,
+                          std::max(one.seconds, one.found.candidate.predicted_s) * (1.0 + error));
+    else
+      count(one);
+    fastest_s_ = std::min(fastest_s_, one.seconds);
+    simulated_.push_back(std::move(one));
+    if (input_.progress) input_.progress->best_s = fastest_s_;
+  }
+
+  /// Counts a plan that the search has found.
+  void count(const Simulated& one) {
+    const Candidate& candidate = one.found.candidate;
+    own_s_ = std::min(own_s_, one.seconds);
+    if (candidate.plan.order.is_1f1b()) {
+      double& least =
+          least_over_predicted_.try_emplace(shape(candidate.plan), infinity).first->second;
+      least = std::min(least, one.seconds / candidate.predicted_s);
+    }
   }
 
   /// Result of placing a plan; neither: time ended.
@@ -336,6 +473,7 @@ class BestPlans {
         exclude(simulated_[i].found, simulated_[i].orders, *outcomes[i].misfit);
         simulated_.erase(simulated_.begin() + std::ptrdiff_t(i));
         fastest_s_ = fastest_simulated_s();
+        own_s_ = fastest_simulated_s(true);
         return {};
       }
       if (!outcomes[i].ranked) break;
@@ -346,13 +484,16 @@ class BestPlans {
       simulated_[i].in_full = best.back();
     }
     const double before_s = std::exchange(fastest_s_, fastest_simulated_s());
+    own_s_ = fastest_simulated_s(true);
     if (fastest_s_ > before_s * (1.0 + first_part_error)) return {};
     return best;
   }
 
-  double fastest_simulated_s() const {
+  /// @param own  of plans that the search has found only
+  double fastest_simulated_s(bool own = false) const {
     double fastest_s = infinity;
-    for (const Simulated& one : simulated_) fastest_s = std::min(fastest_s, one.seconds);
+    for (const Simulated& one : simulated_)
+      if (!own || !one.given) fastest_s = std::min(fastest_s, one.seconds);
     return fastest_s;
   }
 
@@ -384,8 +525,15 @@ class BestPlans {
   std::vector<Simulated> simulated_;
   std::map<Shape, double> least_over_predicted_;  ///< least ratio of simulation to prediction
   double fastest_s_ = infinity;                   ///< fastest of simulated_
+  double own_s_ = infinity;                       ///< fastest of them that the search has found
+  double given_s_ = infinity;  ///< time that the search can reach, by a given plan
+  /// A plan of a search that is simulated now: it waits if time ends.
+  std::optional<std::pair<Found, OtherOrders*>> taking_;
+  const std::vector<plan::Plan>& starts_;
+  bool took_known_plans_ = false;
   bool took_even_plans_ = false;
   std::vector<plan::Plan> refused_;            ///< plans of no search that do not fit
+  std::vector<plan::Plan> climbed_;            ///< starts and end of the last climb
   std::optional<OtherOrders> like_even_plan_;  ///< cut as the best even plan is
   double search_end_s_ = 0.0;                  ///< end of the search, in the budget's seconds
 };
@@ -443,9 +591,14 @@ Result tune(const model::Config& model, int global_batch, const hardware::Cluste
             const hardware::Machine& machine, const deck::SearchKeys& search,
             const Options& options) {
   plan::check_model(model, cluster);
-  Budget budget(search.time_limit_s, options.stop);
-  AllRows rows(cluster);
-  schedule::Packings packings;
+  Memory own;
+  Memory::Known& known =
+      (options.memory ? *options.memory : own)
+          .of(model, machine, cluster, options.threads > 0 ? options.threads : num_cores());
+  Budget& budget = known.budget = Budget(search.time_limit_s, options.stop);
+  WorkerPool& workers = known.workers;
+  const std::int64_t evaluations_before = workers.evaluations();
+  StateKeeper keeper(options.keep, options.keep_every_s);
   SearchInput input{.model = model,
                     .global_batch = global_batch,
                     .cluster = cluster,
@@ -453,21 +606,23 @@ Result tune(const model::Config& model, int global_batch, const hardware::Cluste
                     .keys = search,
                     .most_labels = options.most_labels,
                     .deadline = budget.deadline(),
-                    .rows = &rows,
-                    .packings = &packings,
+                    .rows = &known.rows,
+                    .packings = &known.packings,
                     .progress = options.progress,
+                    .keeper = &keeper,
                     .conform = options.conform};
-  const hardware::Machine before = before_nodes(machine, cluster);
-  WorkerPool workers(model, before, budget.deadline(),
-                     options.threads > 0 ? options.threads : num_cores());
   Searcher searcher(input, workers, configs(input));
   OtherOrders other_orders(input, workers);
   Result result;
   result.search.limit_s = search.time_limit_s;
-  BestPlans plans(input, workers, searcher, other_orders, result.search, budget);
+  BestPlans plans(input, workers, searcher, other_orders, result.search, budget, options.starts);
+  if (options.state) plans.restore(*options.state);
+  keeper.collect_by([&] { return plans.state(); });
   const bool may_fit = tuner::may_fit(input, workers.grid());
   if (may_fit) result.best = plans.collect();
+  keeper.keep();
   input.progress = nullptr;  // what follows are other searches
+  input.keeper = nullptr;
   budget.allow(budget.left_s());
   if (result.best.empty()) {
     if (may_fit && !searcher.done(infinity)) nothing_found(input, searcher, result.search.refused);
@@ -479,6 +634,7 @@ Result tune(const model::Config& model, int global_batch, const hardware::Cluste
   searcher.add_to(result.search);
   other_orders.add_to(result.search);
   plans.add_to(result.search);
+  result.search.evaluations -= evaluations_before;
   result.search.other_orders = other_orders.num_configs();
   const std::vector<PipelineConfig> all = configs(input);
   result.search.least_work_s = least_work_s(all, model, global_batch, cluster, machine);
