@@ -56,6 +56,10 @@ std::string tensor_fault(const model::Config& model, int tp, int ep = 1);
 /// can.
 std::string context_fault(const model::Config& model, const model::Split& split);
 
+/// Says why kernels of GPUs cannot attend to sequences of which a rank has all queries, or those of
+/// its tokens if ranks gather keys; empty if they can.
+std::string device_fault(const model::Config& model, const model::Split& split);
+
 /// The same of ranks that repeat no key head and have two parts of a sequence each, as in
 /// Megatron-LM.
 std::string paired_context_fault(const model::Config& model, int cp, int tp);

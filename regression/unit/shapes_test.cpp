@@ -137,6 +137,29 @@ TEST(StageShapes, RanksShareLongSequences) {
   EXPECT_EQ(found({.cp = {2, 4}}), Degrees{});
 }
 
+// A kernel of GPUs holds a number for each of 2^23 queries of a key head: those of a rank's tokens
+// if ranks gather keys.
+TEST(StageShapes, LongSequencesOnDevicesNeedRanksThatGatherKeys) {
+  model::Config model = twelve_heads;
+  model.family = &model::family("llama");
+  model.num_kv_heads = 3;
+  model.seq_len = 1 << 22;
+  hardware::Cluster devices = one_node;
+  for (const bool on_device : {false, true}) {
+    devices.groups[0].on_device = on_device;
+    bool whole = false;
+    int gathered = 0;
+    for (const StageShape& shape : stage_shapes(model, 1, devices, 0, {.tp = {1}})) {
+      whole |= shape.gather_keys == 0;
+      gathered += shape.gather_keys;
+    }
+    EXPECT_EQ(whole, !on_device);
+    EXPECT_EQ(gathered, 2);  // cp = 2 and 4
+  }
+  EXPECT_NE(device_fault(model, {.cp = 2}).find("4 query heads per key head x 4194304 queries"),
+            std::string::npos);
+}
+
 TEST(StageShapes, TheListsOfTheSearchAreKept) {
   const deck::SearchKeys listed{.dp = {2}, .tp = {2, 5}, .microbatch = {2, 3, 64}};
   const auto shapes = stage_shapes(twelve_heads, 256, one_node, 0, listed);

@@ -187,16 +187,21 @@ void check_optimizer(const Plan& plan, const model::Config& model) {
                 model.optimizer->name);
 }
 
-/// The first stage adds up the gradient of the token table.
-void check_embedding(const Plan& plan, const model::Config& model,
-                     const hardware::Cluster& cluster) {
-  const hardware::NodeGroup& group = cluster.groups[group_of(plan, 0, cluster)];
-  if (!group.on_device || !model.trains_table()) return;
-  const int sequences = plan.stages[0].microbatch;
-  stage_needs(std::int64_t{sequences} * model.seq_len <= device_limits::sorted_tokens, 0,
-              "microbatch has too many tokens for the kernels of GPUs: found {} x {}, expected at "
-              "most {}. Lower microbatch",
-              sequences, model.seq_len, device_limits::sorted_tokens);
+/// Attention, and the gradient of the token table, which the first stage adds up.
+void check_kernels(const Plan& plan, const model::Config& model, const hardware::Cluster& cluster) {
+  for (int i = 0; i < plan.num_stages(); ++i) {
+    if (!cluster.groups[group_of(plan, i, cluster)].on_device) continue;
+    const Stage& stage = plan.stages[i];
+    const std::string fault = device_fault(model, stage.split());
+    stage_needs(fault.empty(), i, "{}", fault);
+    const int tokens = model.seq_len / stage.cp;
+    stage_needs(i > 0 || !model.trains_table() ||
+                    std::int64_t{stage.microbatch} * tokens <= device_limits::sorted_tokens,
+                i,
+                "microbatch has too many tokens for the kernels of GPUs: found {} x {}, expected "
+                "at most {}. Lower microbatch",
+                stage.microbatch, tokens, device_limits::sorted_tokens);
+  }
 }
 
 }  // namespace
@@ -223,12 +228,8 @@ void check_model(const model::Config& model, const hardware::Cluster& cluster) {
           "model.num_heads: heads are too large for the kernels of GPUs: found {} features, "
           "expected at most {}. Use more heads, or train on CPUs",
           model.head_dim(), device_limits::head_size);
-  const int sharing = model.num_heads / model.kv_heads();
-  require(std::int64_t{sharing} * model.seq_len <= device_limits::queries_of_key_head,
-          Failure::input,
-          "model.seq_len: sequences are too long for the kernels of GPUs: found {} query heads per "
-          "key head x {} tokens, expected at most {}. Lower model.seq_len, or train on CPUs",
-          sharing, model.seq_len, device_limits::queries_of_key_head);
+  const std::string fault = device_fault(model, {.cp = cluster.devices(), .gather_keys = 1});
+  require(fault.empty(), Failure::input, "model.seq_len: {}", fault);
 }
 
 void check(const Plan& plan, const model::Config& model, const hardware::Cluster& cluster) {
@@ -242,7 +243,7 @@ void check(const Plan& plan, const model::Config& model, const hardware::Cluster
   check_split(plan, model);
   check_optimizer(plan, model);
   check_model(model, cluster);
-  check_embedding(plan, model, cluster);
+  check_kernels(plan, model, cluster);
 }
 
 }  // namespace brume::plan

@@ -8,6 +8,7 @@
 #include <optional>
 #include <set>
 
+#include "base/device_limits.hpp"
 #include "base/numbers.hpp"
 
 namespace brume::plan {
@@ -162,6 +163,17 @@ std::string dispatch_fault(const model::Config& model, const model::Split& split
   return {};
 }
 
+std::string device_fault(const model::Config& model, const model::Split& split) {
+  const int sharing = model.num_heads / model.kv_heads();
+  const int queries = split.gather_keys == 1 ? model.seq_len / split.cp : model.seq_len;
+  if (std::int64_t{sharing} * queries <= device_limits::queries_of_key_head) return {};
+  return fmt::format(
+      "sequences are too long for the kernels of GPUs: found {} query heads per key head x {} "
+      "queries of a rank, expected at most {}. Use more ranks of cp with gather_keys = 1, lower "
+      "model.seq_len, or train on CPUs",
+      sharing, queries, device_limits::queries_of_key_head);
+}
+
 std::string paired_context_fault(const model::Config& model, int cp, int tp) {
   if (cp == 1) return {};
   const int keys = model.kv_heads() / tp;
@@ -198,10 +210,10 @@ std::vector<StageShape> stage_shapes(const model::Config& model, int global_batc
       if (!allows_cp(model, search, cp)) continue;
       for (const int gather_keys : exchanges(model, search, tp, cp)) {
         const auto may_share = [&](int microbatch) {
-          return context_fault(
-                     model,
-                     {.tp = tp, .microbatch = microbatch, .cp = cp, .gather_keys = gather_keys})
-              .empty();
+          const model::Split split{
+              .tp = tp, .microbatch = microbatch, .cp = cp, .gather_keys = gather_keys};
+          return context_fault(model, split).empty() &&
+                 (!nodes.on_device || device_fault(model, split).empty());
         };
         if (!may_share(1)) continue;
         for (int dp : divisors(global_batch)) {
