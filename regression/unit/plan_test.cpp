@@ -309,7 +309,8 @@ TEST(PlanCheck, NamesWhatKernelsOfDevicesDoNotTake) {
   model.frozen_parameters = {"embedding.token"};
   EXPECT_NO_THROW(check(plan, model, devices));
   model.seq_len += 2;
-  EXPECT_NE(refused().find("found 2 query heads per key head x 4194306 tokens"), std::string::npos);
+  EXPECT_NE(refused().find("found 2 query heads per key head x 4194306 queries"),
+            std::string::npos);
 
   model = small;
   model.seq_len = 1 << 21;
