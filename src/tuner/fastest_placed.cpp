@@ -5,6 +5,7 @@
 
 #include "minimal_memory.hpp"
 #include "other_orders.hpp"
+#include "placement.hpp"
 #include "worker_pool.hpp"
 
 namespace brume::tuner {
