@@ -25,7 +25,7 @@ plan::Plan of_microbatches(plan::Plan plan, int microbatches);
 /// How long `simulate` says that an iteration of all ranks takes [s], found in a small part of the
 /// time: of plans with many ranks one of each stage is simulated, and of n microbatches the first
 /// m = `steady_microbatches` and m + m / 2, since from there on each microbatch adds as much. Where
-/// those from m on add less than the busiest stage works on them, that stage still uses up what
+/// those from m on add less than the slowest stage takes for them, that stage still uses up what
 /// others are ahead, and m is doubled:
 ///
 ///     t(n) = t(m + m/2) + (n - m - m/2) (t(m + m/2) - t(m)) / (m/2)

@@ -72,12 +72,28 @@ double working_s(const Program& program, std::span<const Span> spans) {
   return length(united(std::move(working)));
 }
 
-/// Whether a part took as much longer than one of fewer microbatches as each rank worked longer.
-/// Until then the busiest stage still uses up what others are ahead.
-bool is_steady(const FirstPart& more, const FirstPart& fewer) {
+/// Seconds from one microbatch's backward to the next one's, in the middle third of a part; 0:
+/// unknown, as backwards of several virtual stages come in rounds.
+double pace_s(const Program& program, std::span<const Span> spans, const plan::Plan& part) {
+  const int first = part.microbatches / 3, last = 2 * first;
+  if (part.order.chunks > 1 || first == last) return 0.0;
+  std::vector<double> end_s(std::size_t(part.microbatches), 0.0);
+  for (std::size_t id = 0; id < spans.size(); ++id)
+    if (const Task& task = program.tasks[id];
+        task.channel == Channel::compute && task.backward_pass && task.microbatch >= 0)
+      end_s[std::size_t(task.microbatch)] = spans[id].end_s;
+  return (end_s[std::size_t(last)] - end_s[std::size_t(first)]) / first;
+}
+
+/// Whether a part took as much longer than one of fewer microbatches as each rank worked longer,
+/// and as its pace tells. Until then the slowest stage, be it by its copies, still uses up what
+/// others are ahead.
+bool is_steady(const plan::Plan& part, const FirstPart& more, const FirstPart& fewer, int added) {
   constexpr double least_share = 0.998;
   const double added_s = more.simulation.iteration_s - fewer.simulation.iteration_s;
   for (std::size_t i = 0; i < more.programs.size(); ++i) {
+    const double slow_s = added * pace_s(more.programs[i], more.simulation.spans[i], part);
+    if (added_s < least_share * slow_s) return false;
     const auto same = std::ranges::find(fewer.programs, more.programs[i].rank, &Program::rank);
     if (same == fewer.programs.end()) continue;
     const auto j = std::size_t(same - fewer.programs.begin());
@@ -117,7 +133,8 @@ std::vector<double> extrapolated(
       parts = {of_microbatches(plan, more), of_microbatches(plan, steady)};
     const std::vector<FirstPart> simulated =
         simulate_parts(parts, model, machine, deadline, threads, packings, one_a_stage);
-    if (parts.size() > 1 && !is_steady(simulated[0], simulated[1])) continue;
+    if (parts.size() > 1 && !is_steady(parts[0], simulated[0], simulated[1], more - steady))
+      continue;
     std::vector<double> all = values(parts[0], simulated[0]);
     if (parts.size() == 1) return all;
     const std::vector<double> fewer = values(parts[1], simulated[1]);
