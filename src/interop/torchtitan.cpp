@@ -117,7 +117,7 @@ std::string rotary(const Shipped& base, const model::Config& m) {
 }
 
 /// Its flex attention gathers keys and values, and deals blocks of queries out by their work.
-void check_contexts(const plan::Stage& s, const model::Config& m) {
+void check_shared_sequences(const plan::Stage& s, const model::Config& m) {
   if (s.cp == 1) return;
   require_there(m.num_experts == 0, "experts of ranks that share sequences (search.cp = [1])");
   require_there(s.gather_keys == 1,
@@ -143,7 +143,7 @@ void check_alike(const plan::Plan& plan, const model::Config& m) {
     require_there(s.microbatch == first.microbatch && s.dp == first.dp && s.cp == first.cp &&
                       s.tp == first.tp,
                   "stages with different microbatch, dp, cp or tp (search.unequal_stages = false)");
-    check_contexts(s, m);
+    check_shared_sequences(s, m);
     require_there(s.ep == first.ep, "stages with different ep (search.unequal_stages = false)");
     require_there(s.expert_data_ranks() == 1 || s.dispatch_tokens == 1,
                   "ep above tp with dispatch_tokens = 0 (search.dispatch_tokens = [1])");
