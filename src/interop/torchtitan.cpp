@@ -202,7 +202,7 @@ std::string parallelism(const plan::Plan& plan) {
       "    parallelism.tensor_parallel_degree = {}\n"
       "    parallelism.enable_sequence_parallel = True\n"
       "    parallelism.pipeline_parallel_degree = {}\n",
-      sharded ? stage.replicas : stage.dp, sharded ? stage.shard_ranks() / stage.cp : 1,
+      sharded ? stage.replicas : stage.dp, sharded ? stage.dp / stage.replicas : 1,
       stage.zero_level == 3 ? "always" : "never", stage.tp, plan.num_stages());
   if (stage.cp > 1)
     text += fmt::format(
