@@ -274,6 +274,7 @@ std::pair<model::Config, plan::Plan> case_of_sent_tokens(int i) {
   model.seq_len = 12;
   if (i % 4 > 1) model.rank_load_factor = model.num_experts;  // else ranks take rounds
   if (i % 3 == 1) model.init_std = 0.1;
+  if (i % 6 == 2) test::adapt(i, model);
   const int tp = i % 4 == 3 && model.num_heads % 2 == 0 && !model.qk_norm_joint ? 2 : 1;
   const int ep = i % 4 == 0 ? 2 : 4;
   plan::Plan plan =

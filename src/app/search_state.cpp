@@ -102,6 +102,8 @@ SearchState::SearchState(std::string path, const deck::Deck& deck, const deck::S
   check_writable(path_);
   const SearchKey key = key_of(deck, keys, model, machine);
   if (std::error_code none; std::filesystem::exists(path_, none)) {
+    require(std::filesystem::is_regular_file(path_, none), Failure::input,
+            "{} is not a file. Name another file by --search-state.", path_);
     content_ = schema().read(deck::Document::load(path_));
     require_key(key, content_.key, path_);
     require(content_.searches.size() <= most_searches, Failure::input,
@@ -114,6 +116,7 @@ SearchState::SearchState(std::string path, const deck::Deck& deck, const deck::S
 tuner::Options SearchState::continuing(tuner::Options options, std::size_t part) {
   if (part < content_.searches.size()) {
     options.state = &content_.searches[part];
+    options.state_name = path_;
     log::info("search  continues from {}: {}", path_, progress(*options.state));
   } else {
     content_.searches.resize(part + 1);

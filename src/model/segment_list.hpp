@@ -89,6 +89,7 @@ class SegmentList {
     const Tensor rows = segment_.tensor(other);
     const TensorId id = tensor(std::move(name), rows.rows, columns, segment_.activation_bytes);
     segment_.tensor(id).gathered = rows.gathered;
+    segment_.tensor(id).cut = rows.cut;
     return id;
   }
   /// @param copies  rows for each token

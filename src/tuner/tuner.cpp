@@ -94,7 +94,12 @@ Result tune(const model::Config& model, int global_batch, const hardware::Cluste
   Result result;
   result.search.limit_s = search.time_limit_s;
   BestPlans plans(input, workers, searcher, other_orders, result.search, budget, options.starts);
-  if (options.state) plans.restore(*options.state);
+  if (options.state) try {
+      plans.restore(*options.state);
+    } catch (const Error& error) {
+      if (error.failure() != Failure::input) throw;
+      throw Error(error.failure(), "{}: {}", options.state_name, error.what());
+    }
   keeper.collect_by([&] { return plans.state(); });
   const bool may_fit = tuner::may_fit(input, workers.grid());
   if (may_fit) result.best = plans.collect();
