@@ -54,7 +54,7 @@ struct Options {
   std::vector<plan::Plan> starts = {};
   Memory* memory = nullptr;      ///< earlier searches'; none: the search begins without
   const State* state = nullptr;  ///< state to continue from; none: the search begins
-  std::string state_name = {};   ///< of that state, for messages
+  std::string state_name = {};   ///< names it in messages
   /// Receives the state from time to time, and at the end of the search.
   std::function<void(const State&)> keep = {};
   double keep_every_s = 10.0;  ///< least time between two states
