@@ -26,6 +26,7 @@ struct Adapter {
   std::vector<int> layers = {};
   std::vector<Module> saved = {};  ///< trained whole: some of modules_to_save()
 
+  bool operator==(const Adapter&) const = default;
   bool exists() const { return !targets.empty(); }
   /// Each expert has factors of its own, which are where the expert is.
   bool is_of_experts() const { return find(Module::experts_in) || find(Module::experts_out); }

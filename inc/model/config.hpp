@@ -44,6 +44,8 @@ struct Generation {
                           ///< at most one a sequence
   int blocks = 0;         ///< number in each layer's key cache
   int block_tokens = 64;  ///< tokens of a block
+
+  bool operator==(const Generation&) const = default;
 };
 
 /// The epsilon of latent attention's own norms, whatever that of the others is.
@@ -113,6 +115,8 @@ struct Config {
   Quantization quantization = Quantization::none;  ///< format of layers' frozen matrices
   const OptimizerRow* optimizer = &adamw;          ///< outlives the Config
   Moments moments = Moments::fp32;                 ///< format of its state, but for master weights
+
+  bool operator==(const Config&) const = default;
 
   int head_dim() const { return head_size > 0 ? head_size : hidden_size / num_heads; }
   int kv_heads() const { return num_kv_heads > 0 ? num_kv_heads : num_heads; }

@@ -17,6 +17,8 @@ struct RopeScaling {
   double attention_factor = 0.0;  ///< yarn: of cosines and sines; 0: by the numbers below
   double mscale = 0.0, mscale_all_dim = 0.0;  ///< yarn; 0: not given
 
+  bool operator==(const RopeScaling&) const = default;
+
   /// Factor of cosines and sines, 1 but for yarn:
   ///
   ///   attention_factor, or m(mscale) / m(mscale_all_dim) where both are given, or m(1), with

@@ -24,15 +24,15 @@ namespace brume::tuner {
 /// Times, strategies and placements that searches find, for later searches of the same model, which
 /// are on fewer or more nodes, or have other limits or lists. The results are the same as without.
 /// One search at a time.
-class Memory {
+class Cache {
  public:
-  Memory();
-  ~Memory();
-  Memory(const Memory&) = delete;
-  Memory& operator=(const Memory&) = delete;
+  Cache();
+  ~Cache();
+  Cache(const Cache&) = delete;
+  Cache& operator=(const Cache&) = delete;
 
   struct Known;  ///< private to the sources
-  /// Knowledge for a search; none of a machine with other times, or of too many searches.
+  /// Knowledge for a search; none of another model, of other times, or of too many searches.
   Known& of(const model::Config& model, const hardware::Machine& machine,
             const hardware::Cluster& cluster, int threads);
 
@@ -52,7 +52,7 @@ struct Options {
   /// Plans for other devices, batches or sequence lengths: adapted to this search
   /// (plan/adapted.hpp), the fastest one is simulated first.
   std::vector<plan::Plan> starts = {};
-  Memory* memory = nullptr;      ///< earlier searches'; none: the search begins without
+  Cache* cache = nullptr;        ///< earlier searches'; none: the search begins without
   const State* state = nullptr;  ///< state to continue from; none: the search begins
   std::string state_name = {};   ///< names it in messages
   /// Receives the state from time to time, and at the end of the search.

@@ -165,14 +165,14 @@ struct Search4 {
 
 // Points of a sweep begin with the plans and the times of points before.
 TEST(Starts, SearchesAreAsGoodAsAlone) {
-  Memory memory;
+  Cache cache;
   std::vector<plan::Plan> starts;
   std::int64_t alone = 0, together = 0;
   int adapted = 0;
   for (const Search4& search :
        {Search4{}, Search4{.nodes = 2}, Search4{.batch = 16}, Search4{.memory_bytes = 1'800'000}}) {
     const Result expected = search.tune();
-    const Result found = search.tune({.starts = starts, .memory = &memory});
+    const Result found = search.tune({.starts = starts, .cache = &cache});
     EXPECT_LE(found.best[0].seconds(), expected.best[0].seconds() * (1.0 + 1e-9));
     EXPECT_LE(found.search.gap, expected.search.gap + search.keys().gap + 1e-9);
     alone += expected.search.evaluations;
@@ -182,6 +182,23 @@ TEST(Starts, SearchesAreAsGoodAsAlone) {
   }
   EXPECT_LT(together, alone);
   EXPECT_GE(adapted, 2);
+}
+
+// Only the search of the same model finds its times in a cache.
+TEST(Starts, CachesAreOfOneModel) {
+  Cache cache;
+  Search4 search;
+  const auto expect_alike = [&] {
+    const RankedPlan alone = search.tune().best[0];
+    const RankedPlan found = search.tune({.cache = &cache}).best[0];
+    EXPECT_EQ(found.seconds(), alone.seconds());
+    EXPECT_EQ(found.prediction.iteration_s, alone.prediction.iteration_s);
+  };
+  expect_alike();
+  search.model.optimizer = &model::muon;
+  expect_alike();
+  search.model.isolated = true, search.model.document_share = 0.25;
+  expect_alike();
 }
 
 TEST(Starts, PlansAreAdapted) {
@@ -224,13 +241,13 @@ State as_text_and_back(const State& state) {
 
 /// A search that is stopped again and again.
 struct Continued {
-  Continued(const Search4& search, Memory& memory) {
+  Continued(const Search4& search, Cache& cache) {
     std::atomic<bool> stop = false;
     do {
       const State before = state;
       int kept = 0;
       stop = false;
-      Options options{.stop = &stop, .memory = &memory, .keep_every_s = 0.0};
+      Options options{.stop = &stop, .cache = &cache, .keep_every_s = 0.0};
       if (calls++ > 0) options.state = &before;
       options.keep = [&](const State& now) {
         state = as_text_and_back(now);
@@ -267,9 +284,9 @@ struct Continued {
 TEST(State, ContinuedSearchesFindTheSame) {
   const Search4 search{
       .nodes = 2, .batch = 16, .memory_bytes = 2'500'000, .model = samples::small_model(6, false)};
-  Memory memory;
-  const Result whole = search.tune({.memory = &memory});
-  const Continued continued(search, memory);
+  Cache cache;
+  const Result whole = search.tune({.cache = &cache});
+  const Continued continued(search, cache);
   ASSERT_TRUE(continued.found);
   EXPECT_GT(continued.calls, 3);
   EXPECT_FALSE(continued.state.searcher.excluded.empty());
@@ -277,21 +294,21 @@ TEST(State, ContinuedSearchesFindTheSame) {
   EXPECT_LE(continued.best_s, whole.best[0].seconds() * (1.0 + 1e-3));
   EXPECT_LT(continued.programs, int(whole.search.dynamic_programs) * 3 / 2);
   // A search that is done finds its plan at once.
-  const Result again = search.tune({.memory = &memory, .state = &continued.state});
+  const Result again = search.tune({.cache = &cache, .state = &continued.state});
   EXPECT_EQ(again.search.dynamic_programs, 0);
   EXPECT_EQ(again.best[0].plan, continued.found->best[0].plan);
 }
 
 TEST(State, OthersAreRefused) {
   const Search4 search{.nodes = 2};
-  Memory memory;
+  Cache cache;
   State state;
-  search.tune({.memory = &memory, .keep = [&](const State& now) { state = now; }});
+  search.tune({.cache = &cache, .keep = [&](const State& now) { state = now; }});
   const auto refused = [&](const auto& change) {
     State changed = state;
     change(changed);
     try {
-      search.tune({.memory = &memory, .state = &changed});
+      search.tune({.cache = &cache, .state = &changed});
     } catch (const Error& error) {
       return error.failure() == Failure::input;
     }

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
-#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "base/error.hpp"
@@ -67,21 +66,11 @@ Sweep parse(const std::string& sweep) {
   return found;
 }
 
-/// What points leave to later ones.
+/// Results that points leave to later ones.
 struct Known {
-  std::string model;  ///< keys of the model that `memory` is of
-  std::unique_ptr<tuner::Memory> memory;
+  tuner::Cache cache;
   std::vector<plan::Plan> plans;  ///< best plans, the last one first
 };
-
-/// Options of a point's search. Times that one model takes are forgotten for another one.
-tuner::Options options_after(Known& known, const deck::Deck& deck) {
-  const std::string model =
-      fmt::format("{}{}", deck.training.precision, deck::model_schema().write(deck.model));
-  if (model != known.model) known.memory = std::make_unique<tuner::Memory>();
-  known.model = model;
-  return {.reasons = false, .starts = known.plans, .memory = known.memory.get()};
-}
 
 /// One value's best plan, or in a word why there is none.
 json planned(const PlanOptions& options, const std::string& assignment, Known& known) {
@@ -95,7 +84,7 @@ json planned(const PlanOptions& options, const std::string& assignment, Known& k
     const hardware::Machine machine = obtain_machine_alone(deck, model);
     const tuner::Result result =
         search(deck, deck.search, model, hardware::usable(cluster, machine), machine,
-               options_after(known, deck));
+               {.reasons = false, .starts = known.plans, .cache = &known.cache});
     const tuner::RankedPlan& best = result.best[0];
     row["iteration_s"] = best.seconds();
     row["simulated"] = best.simulated_s.has_value();

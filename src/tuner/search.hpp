@@ -21,6 +21,7 @@ namespace brume::tuner {
 
 class WorkerPool;
 struct Search;
+
 /// Seconds since it was made.
 class Stopwatch {
  public:

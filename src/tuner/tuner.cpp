@@ -6,8 +6,8 @@
 #include "base/error.hpp"
 #include "base/parallel.hpp"
 #include "best_plans.hpp"
+#include "cache.hpp"
 #include "least_work.hpp"
-#include "memory.hpp"
 #include "minimal_memory.hpp"
 #include "ranked.hpp"
 #include "state.hpp"
@@ -69,9 +69,9 @@ Result tune(const model::Config& model, int global_batch, const hardware::Cluste
             const hardware::Machine& machine, const deck::SearchKeys& search,
             const Options& options) {
   plan::check_model(model, cluster);
-  Memory own;
-  Memory::Known& known =
-      (options.memory ? *options.memory : own)
+  Cache own;
+  Cache::Known& known =
+      (options.cache ? *options.cache : own)
           .of(model, machine, cluster, options.threads > 0 ? options.threads : num_cores());
   Budget& budget = known.budget = Budget(search.time_limit_s, options.stop);
   WorkerPool& workers = known.workers;

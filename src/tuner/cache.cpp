@@ -1,4 +1,4 @@
-#include "memory.hpp"
+#include "cache.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -20,14 +20,15 @@ bool is_same(const hardware::Machine& a, const hardware::Machine& b) {
 
 }  // namespace
 
-Memory::Memory() = default;
-Memory::~Memory() = default;
+Cache::Cache() = default;
+Cache::~Cache() = default;
 
-Memory::Known& Memory::of(const model::Config& model, const hardware::Machine& machine,
-                          const hardware::Cluster& cluster, int threads) {
+Cache::Known& Cache::of(const model::Config& model, const hardware::Machine& machine,
+                        const hardware::Cluster& cluster, int threads) {
   hardware::Machine before = before_nodes(machine, cluster);
   if (known_ && known_->workers.evaluations() <= most_evaluations &&
-      known_->workers.threads() == threads && is_same(known_->machine, before))
+      known_->workers.threads() == threads && known_->model == model &&
+      is_same(known_->machine, before))
     known_->rows.limit(cluster);
   else
     known_ = std::make_unique<Known>(model, std::move(before), cluster, threads);

@@ -11,7 +11,7 @@
 
 namespace brume::tuner {
 
-struct Memory::Known {
+struct Cache::Known {
   /// @param machine_  before nodes are chosen
   Known(const model::Config& model_, hardware::Machine machine_, const hardware::Cluster& cluster,
         int threads)
