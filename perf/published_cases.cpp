@@ -54,7 +54,7 @@ bool is_counted(const std::string& differs) {
 
 namespace {
 
-/// What the published system does otherwise; empty where nothing is known.
+/// Differences of the published system from Brume; empty if none is known.
 std::string differs(const json& entry) {
   std::vector<std::string> words;
   const std::string repository = word(entry["source"], "repository"),

@@ -288,7 +288,7 @@ std::pair<model::Config, plan::Plan> case_of_sent_tokens(int i) {
 class SentTokens : public ::testing::TestWithParam<int> {};
 
 // The first loss has the bits of ranks that gather all tokens: terms are added in the same order.
-// Of a shared expert these ranks add parts of the inner features.
+// Ranks that gather tokens add parts of a shared expert's inner features.
 TEST_P(SentTokens, TrainLikeGatheredOnes) {
   const auto [model, plan] = case_of_sent_tokens(GetParam());
   const test::TokenFixture tokens(model.vocab_size);
@@ -323,7 +323,7 @@ TEST(TokensOnTheirWay, LetTheSharedExpertCompute) {
       if (waits) on_the_way.clear();
       beside += !waits;
     }
-    // Of a layer with experts: two runs of the forward and three of the backward.
+    // A layer with experts has two such runs in its forward and three in its backward.
     EXPECT_GE(beside, 5 * (model.num_layers - model.first_dense_layers)) << plan::text(plan);
   }
 }

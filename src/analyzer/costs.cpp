@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/hash.hpp"
 #include "plan/rules.hpp"
 
 namespace brume::analyzer {
@@ -50,8 +51,7 @@ struct OfArguments {
   using is_transparent = void;
   std::size_t operator()(Arguments arguments) const {
     std::size_t hash = arguments.size();
-    for (double argument : arguments)
-      hash = (hash ^ std::hash<double>{}(argument)) * 0x9E3779B97F4A7C15u, hash ^= hash >> 32;
+    for (double argument : arguments) hash = hash_with(hash, std::hash<double>{}(argument));
     return hash;
   }
   bool operator()(Arguments a, Arguments b) const { return std::ranges::equal(a, b); }

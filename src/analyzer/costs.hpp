@@ -69,7 +69,7 @@ class Costs {
  public:
   Costs(const model::Config& model, const hardware::Machine& machine, StageRole role);
 
-  /// At Variables::split.
+  /// Time of a segment's pass, or of one run of it, at Variables::split.
   Expr segment(model::SegmentKind kind, Pass pass, int run = price::all_runs) const;
   /// The norms of a segment that its backward makes again before ranks gather their tokens.
   Expr norms_again(model::SegmentKind kind) const;

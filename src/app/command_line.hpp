@@ -51,6 +51,8 @@ void require_whole_paths(const CLI::App& app);
 /// Takes numbers above 0 only.
 extern const CLI::Validator above_0;
 
+inline constexpr const char* about_search_state =
+    "Keep the state of the search here; if the file exists, continue from it";
 inline constexpr const char* about_keys =
     "Keys of a deck, with units and defaults: brume keys [PREFIX]";
 

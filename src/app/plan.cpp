@@ -27,7 +27,6 @@
 #include "schedule/account.hpp"
 #include "schedule/compile.hpp"
 #include "schedule/simulate.hpp"
-#include "search_state.hpp"
 #include "search_watch.hpp"
 #include "tuner/tuner.hpp"
 #include "verbs.hpp"
@@ -130,17 +129,13 @@ int plan(const PlanOptions& options) {
   if (!options.against.empty()) other.emplace(options, given);
   deck::SearchKeys keys = given.deck.search;
   keys.simulate_top = std::max(keys.simulate_top, options.top);
-  std::optional<SearchState> state;
-  if (!options.state.empty())
-    state.emplace(options.state, given.deck, keys, given.model, given.machine);
   std::vector<plan::Plan> starts;
   if (!options.start.empty()) starts.push_back(plan::load(options.start));
   const tuner::Result result = [&] {
     SearchWatch watch(keys.time_limit_s, SearchWatch::Interrupt::ends_search);
     tuner::Options how = watch.options();
     how.starts = starts;
-    return search(given.deck, keys, given.model, given.cluster, given.machine, how,
-                  state ? &*state : nullptr);
+    return search(given.deck, keys, given.model, given.cluster, given.machine, how, options.state);
   }();
   if (!starts.empty() && result.search.adapted == 0)
     log::warn("{}: no plan like it fits this deck, so the search began without it", options.start);

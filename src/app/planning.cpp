@@ -128,8 +128,10 @@ void check_given(const plan::Plan& plan, const deck::Deck& deck, const model::Co
 tuner::Result search(const deck::Deck& deck, const deck::SearchKeys& keys,
                      const model::Config& model, const hardware::Cluster& cluster,
                      const hardware::Machine& machine, const tuner::Options& options,
-                     SearchState* state) {
+                     const std::string& state_file) {
   const int batch = deck.training.global_batch;
+  std::optional<SearchState> state;
+  if (!state_file.empty()) state.emplace(state_file, deck, keys, model, machine);
   const auto part = [&](const deck::SearchKeys& some, const tuner::Options& how, std::size_t i) {
     return tuner::tune(model, batch, cluster, machine, some,
                        state ? state->continuing(how, i) : how);
@@ -167,12 +169,9 @@ plan::Plan search_plan(const deck::Deck& deck, const model::Config& model,
       "leaves a choice out",
       cluster.text(), format_seconds(deck.search.time_limit_s),
       std::thread::hardware_concurrency());
-  std::optional<SearchState> state;
-  if (!state_file.empty()) state.emplace(state_file, deck, deck.search, model, machine);
   const tuner::Result result = [&] {
     SearchWatch watch(deck.search.time_limit_s, SearchWatch::Interrupt::ends_process);
-    return search(deck, deck.search, model, cluster, machine, watch.options(),
-                  state ? &*state : nullptr);
+    return search(deck, deck.search, model, cluster, machine, watch.options(), state_file);
   }();
   const tuner::RankedPlan& best = result.best.front();
   const Outlook look = outlook(deck, model, machine, best.plan, best.account);

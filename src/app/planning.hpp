@@ -17,8 +17,6 @@
 
 namespace brume::app {
 
-class SearchState;
-
 /// Reads a deck and what its model.config names. One that is for the machine at hand may leave out
 /// its memory: it is then a third of what is installed, and as much for all ranks of a node.
 deck::Deck load_deck(const std::string& path, const std::vector<std::string>& overrides);
@@ -43,13 +41,13 @@ void check_given(const plan::Plan& plan, const deck::Deck& deck, const model::Co
 /// The best plans for the deck, of those that the trainer of `search.trainer` can run where it
 /// names one.
 ///
-/// @param keys   the deck's, or a part of them
-/// @param state  state that the search continues, and keeps; null: none
+/// @param keys        the deck's, or a part of them
+/// @param state_file  file that keeps the search's state, from which it continues; empty: none
 /// @throws Error(infeasible), and Error(input) where the trainer has nothing like the model
 tuner::Result search(const deck::Deck& deck, const deck::SearchKeys& keys,
                      const model::Config& model, const hardware::Cluster& cluster,
                      const hardware::Machine& machine, const tuner::Options& options,
-                     SearchState* state = nullptr);
+                     const std::string& state_file = {});
 
 /// Searches a plan for the deck and shows it in the log with the reasons. @throws Error(infeasible)
 ///

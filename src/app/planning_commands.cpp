@@ -37,10 +37,7 @@ void CommandLine::add_planning() {
       ->add_option("--start", plan.start,
                    "Begin with this plan, adapted to the deck's devices, batch and sequences")
       ->type_name("FILE");
-  verb_plan
-      ->add_option("--search-state", plan.state,
-                   "Keep the state of the search here; if the file exists, continue from it")
-      ->type_name("FILE");
+  verb_plan->add_option("--search-state", plan.state, about_search_state)->type_name("FILE");
   CLI::Option* sweep =
       verb_plan
           ->add_option("--sweep", plan.sweep,

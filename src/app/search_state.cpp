@@ -53,7 +53,7 @@ std::string hash(const std::string& text) {
   return fmt::format("{:016x}", hash.value());
 }
 
-/// What a search does not depend on is left out: lengths of trainings, and limits of the search.
+/// Hashes of the inputs of a search. Lengths of trainings and limits of the search are no inputs.
 SearchKey key_of(const deck::Deck& deck, deck::SearchKeys keys, const model::Config& model,
                  const hardware::Machine& machine) {
   deck::Deck training, cluster;

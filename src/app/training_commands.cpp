@@ -33,10 +33,7 @@ void CommandLine::add_run() {
                    "checkpoint")
       ->type_name("auto|none|DIR")
       ->capture_default_str();
-  verb_run
-      ->add_option("--search-state", run.search_state,
-                   "Keep the state of the search here; if the file exists, continue from it")
-      ->type_name("FILE");
+  verb_run->add_option("--search-state", run.search_state, about_search_state)->type_name("FILE");
   verb_run->add_flag("--replan", run.replan,
                      "On resume search a new plan instead of the checkpoint's");
   verb_run->add_flag("--elastic", run.elastic,

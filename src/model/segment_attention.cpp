@@ -77,7 +77,7 @@ TensorId SegmentList::down(const std::string& name, TensorId normed, Module modu
   return out;
 }
 
-/// What queries of latent attention are made of.
+/// Features that queries of latent attention are made of.
 TensorId SegmentList::query_features(TensorId normed) {
   return m_.q_lora_rank > 0
              ? down("q_down", normed, Module::q_down, Module::q_down_norm, m_.q_lora_rank)

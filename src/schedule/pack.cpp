@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/hash.hpp"
 #include "skyline.hpp"
 #include "spread.hpp"
 #include "taken.hpp"
@@ -324,7 +325,7 @@ std::int64_t Packings::pack(std::span<Parcel> parcels, std::int64_t beside_bytes
   for (const Parcel& p : parcels)
     for (const std::int64_t number :
          {std::int64_t{p.first_task}, std::int64_t{p.last_task}, p.bytes})
-      hash = (hash ^ std::size_t(number)) * 0x9E3779B97F4A7C15u, hash ^= hash >> 32;
+      hash = hash_with(hash, std::size_t(number));
   {
     const std::lock_guard lock(mutex_);
     for (auto [at, end] = known_.equal_range(hash); at != end; ++at)

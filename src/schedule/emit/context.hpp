@@ -44,7 +44,7 @@ struct RunPlace {
   bool writes;
 };
 
-/// What a run of a segment touches, and the exchange behind it.
+/// Places that a run of a segment touches, and the exchange behind it.
 struct RunPlaces {
   std::vector<RunPlace> places = {};  ///< of a run beside an exchange
   bool writes_output = false;         ///< such a run of a forward

@@ -79,7 +79,7 @@ std::vector<Operand> Passes::beside_exchange(const Slot& slot, const TaskDetails
   return operands;
 }
 
-/// Where a tensor of a segment is.
+/// Part of a buffer that has a tensor of a segment.
 Part Passes::part(const Slot& slot, SegmentKind kind, const TensorPlace& place,
                   const Scratch& scratch) const {
   const std::vector<BufferId>& saved = stores_.activations.saved(slot, kind);
