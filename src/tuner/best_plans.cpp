@@ -133,22 +133,26 @@ std::vector<Candidate> BestPlans::adapted_plans() {
   return found;
 }
 
-std::vector<plan::Plan> BestPlans::fastest_of_orders() {
+std::vector<plan::Plan> BestPlans::starts_of_climb() {
+  constexpr double near = 0.02;  // share by which plans of other pipeline sizes may be slower
   std::ranges::stable_sort(simulated_, {}, &Simulated::seconds);
   std::vector<plan::Plan> found;
-  const auto kind = [](const plan::Plan& plan) {
-    return std::pair(plan.order.chunks > 1, plan.order.zero_bubble);
-  };
-  for (const Simulated& one : simulated_)
-    if (const plan::Plan& plan = one.found.candidate.plan;
-        std::ranges::find(found, kind(plan), kind) == found.end())
-      found.push_back(plan);
+  for (const Simulated& one : simulated_) {
+    const plan::Plan& plan = one.found.candidate.plan;
+    const bool any_size = one.seconds > fastest_s_ * (1.0 + near);
+    const auto is_alike = [&](const plan::Plan& other) {
+      return (other.order.chunks > 1) == (plan.order.chunks > 1) &&
+             other.order.zero_bubble == plan.order.zero_bubble &&
+             (any_size || other.pipeline_size() == plan.pipeline_size());
+    };
+    if (std::ranges::none_of(found, is_alike)) found.push_back(plan);
+  }
   return found;
 }
 
 void BestPlans::climb_from_fastest() {
   constexpr double share = 0.4;  // of the time that is left
-  const std::vector<plan::Plan> starts = fastest_of_orders();
+  const std::vector<plan::Plan> starts = starts_of_climb();
   const auto has_climbed = [&](const plan::Plan& plan) {
     return std::ranges::find(climbed_, plan) != climbed_.end();
   };

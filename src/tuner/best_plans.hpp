@@ -98,8 +98,9 @@ class BestPlans {
   /// Plans that are given for other jobs, as this one can run them; those that fit by prediction.
   std::vector<Candidate> adapted_plans();
 
-  /// The fastest plan of each kind of order, the fastest first.
-  std::vector<plan::Plan> fastest_of_orders();
+  /// The fastest plan of each kind of order, and of each pipeline size near the fastest plan. The
+  /// fastest one is first.
+  std::vector<plan::Plan> starts_of_climb();
 
   /// Climbs from the fastest plans.
   void climb_from_fastest();

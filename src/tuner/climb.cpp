@@ -43,7 +43,8 @@ int most_simulated(const plan::Plan& plan, const model::Config& model) {
 
 /// Share by which a neighbour may take less than expected. Formulas of other orders than 1F1B count
 /// the slowest stage, whose work messages and waits may hide.
-double expected_error(const plan::Plan& plan, Kind kind) {
+double expected_error(const plan::Plan& plan, const plan::Plan& neighbour, Kind kind) {
+  if (neighbour.order != plan.order) return 0.1;
   return kind == Kind::layers && !plan.order.is_1f1b() ? 0.2 : 0.01;
 }
 
@@ -99,7 +100,7 @@ class Climber {
       const Kind kind = tuner::kind(all[i], plan);
       const double expected_s =
           prediction.iteration_s * (kind == Kind::shape ? 1.0 : plan_s / own.iteration_s);
-      if (expected_s < fastest_s_ * (1.0 + expected_error(plan, kind)))
+      if (expected_s < fastest_s_ * (1.0 + expected_error(plan, all[i], kind)))
         kept[i] = {std::move(all[i]), expected_s, kind};
     });
     std::vector<Neighbour> found;
