@@ -13,7 +13,6 @@
 #include "base/hash.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
-#include "planning.hpp"
 #include "version.hpp"
 
 namespace brume::app {

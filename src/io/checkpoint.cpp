@@ -15,6 +15,7 @@
 #include "manifest.hpp"
 #include "rank_file.hpp"
 #include "slab_map.hpp"
+#include "step_directories.hpp"
 
 namespace brume::io {
 

@@ -19,6 +19,7 @@
 #include "base/log.hpp"
 #include "comm/agree.hpp"
 #include "failpoint.hpp"
+#include "manifest.hpp"
 #include "rank_file.hpp"
 
 namespace brume::io {

@@ -15,7 +15,7 @@
 #include "constant_files.hpp"
 #include "files.hpp"
 #include "io/checkpoint.hpp"
-#include "manifest.hpp"
+#include "step_directories.hpp"
 
 namespace brume::io {
 

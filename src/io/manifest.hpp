@@ -53,15 +53,4 @@ Bytes manifest_bytes(const std::filesystem::path& checkpoint);  ///< @throws Err
 /// @throws Error(storage)
 void verify_file(const std::filesystem::path& file, const Digest& expected, bool from_disk = false);
 
-/// N of a directory step-N; -1 when the name is another.
-std::int64_t step_of(const std::filesystem::path& directory);
-
-/// Steps of the directories step-N, newest first.
-std::vector<std::int64_t> steps_in(const std::filesystem::path& checkpoints);
-
-/// Removes what killed jobs and replaced generations leave: all step-*.tmp.
-void remove_unfinished_steps(const std::filesystem::path& checkpoints);
-
-std::filesystem::path step_directory(const std::filesystem::path& checkpoints, std::int64_t step);
-
 }  // namespace brume::io

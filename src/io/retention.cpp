@@ -10,6 +10,7 @@
 #include "checkpoint_writer.hpp"
 #include "comm/agree.hpp"
 #include "manifest.hpp"
+#include "step_directories.hpp"
 
 namespace brume::io {
 namespace {

@@ -20,7 +20,7 @@
 #include "base/host.hpp"
 #include "base/log.hpp"
 #include "files.hpp"
-#include "manifest.hpp"
+#include "step_directories.hpp"
 
 namespace brume::io {
 namespace {

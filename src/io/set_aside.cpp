@@ -6,6 +6,7 @@
 #include "io/checkpoint.hpp"
 #include "io/run_file.hpp"
 #include "manifest.hpp"
+#include "step_directories.hpp"
 
 namespace brume::io {
 namespace {

@@ -1,4 +1,3 @@
-/// @file Directories of checkpoints: their names, a list of them, the removal of unfinished ones.
 #include "step_directories.hpp"
 
 #include <fmt/format.h>
@@ -8,10 +7,8 @@
 #include <functional>
 #include <string>
 #include <system_error>
-#include <vector>
 
 #include "base/log.hpp"
-#include "manifest.hpp"
 
 namespace brume::io {
 namespace {

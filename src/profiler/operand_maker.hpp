@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "base/text.hpp"
+#include "bench.hpp"
 #include "engine/kernel_calls.hpp"
-#include "passes.hpp"
 
 namespace brume::profiler {
 

@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "budget.hpp"
 #include "point.hpp"
-#include "search.hpp"
 #include "tuner/state.hpp"
 
 namespace brume::tuner {
