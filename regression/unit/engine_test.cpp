@@ -352,7 +352,6 @@ std::pair<model::Config, plan::Plan> case_of_contexts(int i, bool gather_keys = 
                           : i % 4 == 2 ? special[std::size_t(i / 4) % special.size()]
                                        : test::random_experts_model(random);
     if (gather_keys && i % 2 == 0) model = special[std::size_t(8 * i + 10) % special.size()];
-    model.balance_loss = 0.0;
     model.isolated = i % 3 == 0;
     model.exchanges_normed = i % 5 == 0;
     if (i % 7 == 3)
@@ -396,6 +395,45 @@ TEST(GatheredKeys, HavePlansOfMoreRanksThanHeadsAndModelsOfAllKinds) {
   EXPECT_GE(more, 2);
   EXPECT_GE(latent, 1);
   EXPECT_GE(sinks, 1);
+}
+
+/// A model whose experts are balanced, and a plan for it in which ranks share sequences.
+std::pair<model::Config, plan::Plan> case_of_balanced(int i) {
+  std::mt19937 random(unsigned(i) * 86028121 + 3);
+  while (true) {
+    model::Config model = test::random_experts_model(random);
+    model.balance_loss = 0.1;
+    model.isolated = i % 3 == 0;
+    model.rank_load_factor = i % 2 == 0 ? 1.0 : 1.3;
+    if (i % 4 == 3) test::freeze_some(i, model);
+    plan::Plan plan =
+        i % 3 == 0 ? test::mixed_plan(random, model, 8) : test::random_plan(random, model, 8);
+    if (i % 2 == 1) model.seq_len = 16;
+    if (i % 3 == 1 && !divides_over_data(plan)) continue;
+    if (test::share_sequences(model, plan, 1 + i % 2, i % 2 == 1)) return {model, plan};
+  }
+}
+
+class BalancedContract : public ::testing::TestWithParam<int> {};
+
+TEST_P(BalancedContract, RandomPlanThatSharesSequencesTrainsLikeOneRank) {
+  const auto [model, plan] = case_of_balanced(GetParam());
+  expect_contract(model, plan, test::head_tokens(GetParam()));
+}
+
+INSTANTIATE_TEST_SUITE_P(Engine, BalancedContract, ::testing::Range(0, test::trials(12)));
+
+TEST(BalancedExperts, HavePlansThatSendTokensOrDivideExpertsOverRanksOfSequences) {
+  int sent = 0, over_data = 0, gathered = 0;
+  for (int i = 0; i < 12; ++i) {
+    const auto [model, plan] = case_of_balanced(i);
+    over_data += divides_over_data(plan);
+    for (const plan::Stage& stage : plan.stages)
+      sent += stage.cp > 1 && stage.dispatch_tokens == 1, gathered += stage.gather_keys;
+  }
+  EXPECT_GE(sent, 2);
+  EXPECT_GE(over_data, 4);
+  EXPECT_GE(gathered, 4);
 }
 
 class InterleavedContract : public ::testing::TestWithParam<int> {};

@@ -177,6 +177,7 @@ void SegmentTasks<Storage>::describe(List& list, const model::Config& model, Seg
         list.experts_run = i;
     ++i;
   }
+  const auto choice = std::ranges::find(operators, OperatorKind::choose_experts, &Operator::kind);
   for (int i = 0; i < int(operators.size()); ++i) {
     const Operator& op = list.op(i);
     list.for_output.push_back(
@@ -189,8 +190,11 @@ void SegmentTasks<Storage>::describe(List& list, const model::Config& model, Seg
       list.routes = op.statistics.front(), list.sends = op.statistics.back();
       list.choices = op.read;
     }
+    if (op.kind == OperatorKind::all_gather && choice != operators.end() &&
+        std::ranges::count(choice->statistics, op.written) > 0)
+      list.loads = op.written, list.rounds = i + 1;
     if (op.kind == OperatorKind::send_rows)
-      list.arrival =
+      list.rounds = list.arrival =
           int(std::ranges::find(operators, op.written, &Operator::read) - operators.begin());
     if (op.part == Part::lora_a) describe_low(op, model.adapter);
     if (op.kind == OperatorKind::cross_entropy)

@@ -179,24 +179,52 @@ void SegmentTasks<Storage>::count_loads(const Pass& p) const {
     loads_.copies[std::size_t(first + e)] += begins[e + 1] - begins[e];
 }
 
+/// The part of a sequence that this rank has, among the tokens of all ranks that divide experts.
+template <class Storage>
+auto SegmentTasks<Storage>::own_part(const Pass& p) const -> Round {
+  const int length = p.all_rows / (p.list.ranks / tp_);
+  return {p.list.rank / tp_ * length, length};
+}
+
+/// The copies of this rank's part of a sequence, for the ranks that balance others.
+template <class Storage>
+void SegmentTasks<Storage>::count_own_copies(const Pass& p) const {
+  if (!shares_loads(p)) return;
+  float* const counts = statistic(p, p.list.loads).data() + cp_rank_ * num_experts_;
+  const Round own = own_part(p);
+  kernels::count_copies(routes(p), own.first, own.count, part(counts, num_experts_));
+}
+
 template <class Storage>
 ExpertLoads SegmentTasks<Storage>::take_loads() const {
   return std::exchange(loads_, {.copies = std::vector<std::int64_t>(loads_.copies.size())});
 }
 
 /// One of the ranks that divide experts adds these losses; the others have parts of the same
-/// gradients. If each has its own tokens, it adds theirs.
+/// gradients. If each has its own tokens, it adds theirs. If ranks share a sequence, one of each
+/// part's ranks balances the part.
 template <class Storage>
 kernels::RouterLoss SegmentTasks<Storage>::router_loss(const Pass& p,
                                                        const StepScalars& step) const {
-  const bool own = p.list.arrival > 0;
-  if ((p.list.rank != 0 && !own) || num_experts_ == 0) return {};
+  const bool own = p.list.arrival > 0, adds = own || p.list.rank == 0;
+  if (num_experts_ == 0) return {};
   const double of_token = step.sequence_scale / seq_len_;
   const double share = double(num_experts_) / (double(seq_len_) * experts_per_token_);
+  const auto balance = float(balance_loss_ * share * of_token), z = float(z_loss_ * of_token);
+  if (shares_loads(p)) {
+    const Round all = own_part(p);
+    return {.balance = own || p.list.rank % tp_ == 0 ? balance : 0.0f,
+            .z = adds ? z : 0.0f,
+            .counts = statistic(p, p.list.loads).data(),
+            .parts = cp_,
+            .first = own ? 0 : all.first - p.first_row,
+            .count = own ? p.own_rows() : all.count};
+  }
+  if (!adds) return {};
   const int first = own ? p.list.rank * p.own_rows() : p.first_row;
   const int length = seq_len_ / cp_, end = first + (own ? p.own_rows() : p.rows);
-  return {.balance = float(balance_loss_ * share * of_token),
-          .z = float(z_loss_ * of_token),
+  return {.balance = balance,
+          .z = z,
           .seq_len = length,
           .before = first % length,
           .after = int(ceil_div(end, length)) * length - end};

@@ -77,6 +77,10 @@ class SegmentTasks {
     /// and the first operator that reads what arrived, else 0.
     model::TensorId sends = {}, choices = {};
     int arrival = 0;
+    /// First operator that may take rounds, if a run begins with it; else 0.
+    int rounds = 0;
+    /// Copies for each expert on the ranks of a sequence, if these are balanced; else `input`.
+    model::TensorId loads = {};
     std::vector<bool> for_output;  ///< operators not needed if nobody reads the output
     // GELU, and the products next to it that kernels may take with it; -1: none.
     int product_before = -1, gelu = -1, product_behind = -1;
@@ -166,6 +170,9 @@ class SegmentTasks {
   void set_sinks(const Pass& p, Call& c) const;
   void set_experts_bias(const Pass& p, model::Module module, Call& c) const;
   void count_loads(const Pass& p) const;
+  bool shares_loads(const Pass& p) const { return p.list.loads != TensorId::input; }
+  Round own_part(const Pass& p) const;
+  void count_own_copies(const Pass& p) const;
   std::vector<Round> rounds(const Pass& p) const;
   template <class Each>
   void for_rounds(const Pass& p, Each each) const;

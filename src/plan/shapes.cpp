@@ -128,11 +128,6 @@ std::string context_fault(const model::Config& model, const model::Split& split)
   if (split.microbatch != 1)
     return fmt::format("microbatch must be 1 where cp = {} ranks share a sequence, found {}", cp,
                        split.microbatch);
-  if (model.balance_loss > 0.0)
-    return fmt::format(
-        "cp must be 1 where balance_loss > 0 counts the experts of whole sequences, "
-        "found {}",
-        cp);
   if (split.gather_keys == 1)
     return model.seq_len % (2 * cp) == 0
                ? std::string()
