@@ -27,9 +27,14 @@ struct Routes {
   /// [N] row of a token in a matrix of tokens that were sent here; null: it has all N
   const std::int32_t* places = nullptr;
   std::int64_t placed = 0;  ///< N, with `places`
+  /// [N] whether a token pads a sequence, and so has no load and no loss; null: none does
+  const std::uint8_t* padding = nullptr;
 
   std::int64_t tokens(std::size_t all) const {
     return places != nullptr ? placed : std::int64_t(all);
+  }
+  constexpr bool pads(std::int64_t token) const {
+    return padding != nullptr && padding[token] != 0;
   }
   std::int32_t held_rows() const { return host_begins[num_held]; }  ///< R
   /// Place of an expert in the order of rows.

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/text.hpp"
+#include "device/device.hpp"
 #include "segment_tasks.hpp"
 
 namespace brume::engine {
@@ -19,15 +20,19 @@ kernels::Routes SegmentTasks<Storage>::routes(const Pass& p) const {
   // Gates in the order of tokens follow, if rows travel, and the places of these behind all else.
   const bool travel = p.list.arrival > 0;
   std::int32_t* const begins = experts + (travel ? 3 : 2) * copies;
-  return {.experts = experts + before,
-          .rows = experts + copies + before,
-          .begins = begins,
-          .num_experts = num_experts_,
-          .chosen = experts_per_token_,
-          .first_held = first_held_,
-          .num_held = num_held_,
-          .places = travel ? begins + num_experts_ + 1 + p.first_row : nullptr,
-          .placed = p.rows};
+  return {
+      .experts = experts + before,
+      .rows = experts + copies + before,
+      .begins = begins,
+      .num_experts = num_experts_,
+      .chosen = experts_per_token_,
+      .first_held = first_held_,
+      .num_held = num_held_,
+      .places = travel ? begins + num_experts_ + 1 + p.first_row : nullptr,
+      .placed = p.rows,
+      .padding = p.list.pads.empty()
+                     ? nullptr
+                     : reinterpret_cast<const std::uint8_t*>(p.list.padding.data()) + p.first_row};
 }
 
 /// The rows that this rank and others send each other.
@@ -144,6 +149,7 @@ void SegmentTasks<Storage>::choose_own(const Pass& p, const Operator& op, Call& 
     return;
   }
   c.routes.experts += before;
+  if (c.routes.padding != nullptr) c.routes.padding += p.list.rank * tokens;
   c.d_logits = rows(wide_gradient(p, op.read), tokens, num_experts_);
   c.d_gates = part(wide_gradient(p, p.list.choices) + 2 * before + copies, copies);
 }
@@ -168,13 +174,30 @@ void SegmentTasks<Storage>::order(const Pass& p, const Operator& op, Call& c) co
   if (!p.knows_choices) c.choices = part(wide(p, op.read), 2 * all);
 }
 
+/// The experts of a pass's tokens.
+template <class Storage>
+std::vector<std::int32_t> SegmentTasks<Storage>::read_choices(const Pass& p) const {
+  std::vector<std::int32_t> experts(std::size_t(p.rows) * std::size_t(experts_per_token_));
+  device::copy(experts.data(), routes(p).experts,
+               std::int64_t(experts.size() * sizeof(experts[0])));
+  device::finish();
+  return experts;
+}
+
 template <class Storage>
 void SegmentTasks<Storage>::count_loads(const Pass& p) const {
   if (p.o.task.operation != Operation::forward) return;
   ++loads_.forwards, ++loads_.rounds;
   if (p.list.rank != 0) return;
-  const std::int32_t* const begins = made_routes(p).host_begins;
   const std::int64_t first = std::int64_t{p.block.block.layer - first_dense_layers_} * num_experts_;
+  if (!p.list.pads.empty()) {
+    const std::vector<std::int32_t> experts = read_choices(p);
+    for (std::size_t i = 0; i < experts.size(); ++i)
+      if (p.list.pads[i / std::size_t(experts_per_token_)] == 0)
+        ++loads_.copies[std::size_t(first + experts[i])];
+    return;
+  }
+  const std::int32_t* const begins = made_routes(p).host_begins;
   for (int e = 0; e < num_experts_; ++e)  // rank 0 holds the first experts, so rows begin with them
     loads_.copies[std::size_t(first + e)] += begins[e + 1] - begins[e];
 }
@@ -208,8 +231,8 @@ kernels::RouterLoss SegmentTasks<Storage>::router_loss(const Pass& p,
                                                        const StepScalars& step) const {
   const bool own = p.list.arrival > 0, adds = own || p.list.rank == 0;
   if (num_experts_ == 0) return {};
-  const double of_token = step.sequence_scale / seq_len_;
-  const double share = double(num_experts_) / (double(seq_len_) * experts_per_token_);
+  const double of_token = step.sequence_scale / learned_len_;
+  const double share = double(num_experts_) / (double(learned_len_) * experts_per_token_);
   const auto balance = float(balance_loss_ * share * of_token), z = float(z_loss_ * of_token);
   if (shares_loads(p)) {
     const Round all = own_part(p);

@@ -45,7 +45,8 @@ std::vector<std::int32_t> loads_of(const Routes& routes, std::int64_t tokens,
   zeros(sequences);
   for_each("choose_experts_loads", sequences, [&](std::int64_t sequence) {
     for (std::int64_t i = sequence * copies; i < (sequence + 1) * copies; ++i)
-      ++loads[std::size_t(sequence * num_experts + experts[i])];
+      if (!routes.pads(i / routes.chosen - loss.before))
+        ++loads[std::size_t(sequence * num_experts + experts[i])];
   });
   return loads;
 }
@@ -93,7 +94,7 @@ void count_copies(const Routes& routes, std::int64_t first, std::int64_t tokens,
   promise_counts("count_copies", routes, tokens, counts);
   std::fill_n(counts.data(), counts.size(), 0.0f);
   for (std::int64_t i = first * routes.chosen; i < (first + tokens) * routes.chosen; ++i)
-    counts(routes.experts[i]) += 1.0f;
+    if (!routes.pads(i / routes.chosen)) counts(routes.experts[i]) += 1.0f;
 }
 
 void choose_experts_backward(ConstMatrix logits, const Router& router, const Routes& routes,
@@ -106,9 +107,10 @@ void choose_experts_backward(ConstMatrix logits, const Router& router, const Rou
   const std::vector<std::int32_t> loads =
       balances ? loads_of(routes, tokens, loss) : std::vector<std::int32_t>();
   for_each("choose_experts_backward", tokens, [&](std::int64_t n) {
-    const std::int64_t sequence = balances ? loss.sequence(n) : -1;
+    const bool pads = routes.pads(n);
+    const std::int64_t sequence = balances && !pads ? loss.sequence(n) : -1;
     write_logits_gradient(
-        &logits(n, 0), router, routes, n, d_gates.data(), held, loss,
+        &logits(n, 0), router, routes, n, d_gates.data(), held, pads ? RouterLoss{} : loss,
         sequence >= 0 ? loads.data() + sequence * std::int64_t(routes.num_experts) : nullptr,
         &d_logits(n, 0));
   });

@@ -16,15 +16,20 @@ struct Loads {
   std::int64_t stride = 0;           ///< between the loads of two sequences
 };
 
-/// @param copies     in the order of tokens
-/// @param sequences  equal runs of them
-inline Loads loads_of_runs(const std::int32_t* experts, std::int64_t copies, std::int64_t sequences,
-                           int num_experts) {
-  const ItemParts parts = parts_of_items(copies, sequences, num_experts);
+/// @param first      token
+/// @param sequences  equal runs of the tokens
+inline Loads loads_of_runs(const Routes& routes, std::int64_t first, std::int64_t tokens,
+                           std::int64_t sequences) {
+  const int num_experts = routes.num_experts, chosen = routes.chosen;
+  const ItemParts parts = parts_of_items(tokens * chosen, sequences, num_experts);
   const std::int64_t stride = parts.count / std::max<std::int64_t>(1, sequences) * num_experts;
   std::int32_t* const loads = workspace_of<std::int32_t>(parts.count * num_experts);
   count_keys(
-      parts, num_experts, KOKKOS_LAMBDA(std::int64_t copy) { return int(experts[copy]); }, loads);
+      parts, num_experts,
+      KOKKOS_LAMBDA(std::int64_t copy) {
+        return routes.pads(first + copy / chosen) ? -1 : int(routes.experts[first * chosen + copy]);
+      },
+      loads);
   for_each(
       "expert_loads", sequences * num_experts, KOKKOS_LAMBDA(std::int64_t i) {
         std::int32_t* const own = loads + i / num_experts * stride + i % num_experts;
@@ -38,8 +43,7 @@ inline Loads loads_of(const Routes& routes, std::int64_t tokens, const RouterLos
   const int num_experts = routes.num_experts;
   if (loss.counts == nullptr) {
     const std::int64_t all = loss.before + tokens + loss.after;
-    return loads_of_runs(routes.experts - std::int64_t(loss.before) * routes.chosen,
-                         all * routes.chosen, all / loss.seq_len, num_experts);
+    return loads_of_runs(routes, -std::int64_t(loss.before), all, all / loss.seq_len);
   }
   const float* const counts = loss.counts;
   const std::int64_t all = std::int64_t(loss.parts) * num_experts;

@@ -138,8 +138,7 @@ void choose_experts(ConstMatrix logits, const Router& router, Vector gates, Rout
 
 void count_copies(const Routes& routes, std::int64_t first, std::int64_t tokens, Vector counts) {
   promise_counts("count_copies", routes, tokens, counts);
-  const std::int32_t* const experts = routes.experts + first * routes.chosen;
-  const Loads loads = loads_of_runs(experts, tokens * routes.chosen, 1, routes.num_experts);
+  const Loads loads = loads_of_runs(routes, first, tokens, 1);
   for_each(
       "count_copies", routes.num_experts,
       KOKKOS_LAMBDA(std::int64_t i) { counts(i) = float(loads.of_first[i]); });
@@ -154,10 +153,11 @@ void choose_experts_backward(ConstMatrix logits, const Router& router, const Rou
   const Loads loads = loss.balances() ? loads_of(routes, tokens, loss) : Loads{};
   for_each(
       "choose_experts_backward", tokens, KOKKOS_LAMBDA(std::int64_t n) {
-        const std::int64_t sequence = loads.of_first != nullptr ? loss.sequence(n) : -1;
-        write_logits_gradient(&logits(n, 0), router, routes, n, d_gates.data(), held, loss,
-                              sequence >= 0 ? loads.of_first + sequence * loads.stride : nullptr,
-                              &d_logits(n, 0));
+        const bool pads = routes.pads(n);
+        const std::int64_t sequence = loads.of_first != nullptr && !pads ? loss.sequence(n) : -1;
+        write_logits_gradient(
+            &logits(n, 0), router, routes, n, d_gates.data(), held, pads ? RouterLoss{} : loss,
+            sequence >= 0 ? loads.of_first + sequence * loads.stride : nullptr, &d_logits(n, 0));
       });
 }
 
