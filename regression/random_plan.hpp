@@ -501,7 +501,7 @@ inline bool share_sequences(const model::Config& model, plan::Plan& plan, int se
     stage.microbatch = sequences / stage.dp;
     stage.gather_keys = gather_keys && stage.cp > 1;
     if (!plan::context_fault(model, stage.split()).empty()) return false;
-    if (stage.microbatch * model.seq_len / stage.cp % stage.tp != 0) return false;
+    if (stage.microbatch * model.padded_len() / stage.cp % stage.tp != 0) return false;
   }
   changed.global_batch = sequences * changed.microbatches;
   const bool shares =

@@ -27,9 +27,14 @@ struct Routes {
   /// [N] row of a token in a matrix of tokens that were sent here; null: it has all N
   const std::int32_t* places = nullptr;
   std::int64_t placed = 0;  ///< N, with `places`
+  /// [N] whether a token pads a sequence, and so has no load and no loss; null: none does
+  const std::uint8_t* padding = nullptr;
 
   std::int64_t tokens(std::size_t all) const {
     return places != nullptr ? placed : std::int64_t(all);
+  }
+  constexpr bool pads(std::int64_t token) const {
+    return padding != nullptr && padding[token] != 0;
   }
   std::int32_t held_rows() const { return host_begins[num_held]; }  ///< R
   /// Place of an expert in the order of rows.
@@ -67,6 +72,17 @@ struct RouterLoss {
   /// Tokens before the first one and behind the last one with which the tokens are whole sequences.
   /// Routes::experts has theirs too.
   int before = 0, after = 0;
+  /// [parts, E] copies in each part of one sequence, of which tokens [first, first + count) are
+  /// balanced; seq_len, before and after are 0 then. Null: `seq_len` says which tokens are.
+  const float* counts = nullptr;
+  int parts = 0, first = 0, count = 0;
+
+  constexpr bool balances() const { return balance != 0.0f && (seq_len > 0 || counts != nullptr); }
+  /// The sequence, among the tokens' ones, whose loads token n balances; negative: none.
+  constexpr std::int64_t sequence(std::int64_t n) const {
+    if (counts == nullptr) return (before + n) / seq_len;
+    return first <= n && n < first + count ? 0 : -1;
+  }
 };
 
 /// l[n,e] = sum_i x[n,i] w[e,i] + b[e], in fp32 whatever the storage.
@@ -102,6 +118,11 @@ void router_backward(ConstMatrix d_logits, ConstMatrixOf<Storage> x, ConstMatrix
 /// @param routes  its arrays are written
 /// @source        Shazeer et al. 2017; DeepSeek-V3, eq. (12) to (16)
 void choose_experts(ConstMatrix logits, const Router& router, Vector gates, Routes routes);
+
+/// counts[i] = copies for expert i among those of tokens [first, first + tokens)
+///
+/// @param counts  [E]
+void count_copies(const Routes& routes, std::int64_t first, std::int64_t tokens, Vector counts);
 
 /// The gradients of the logits, whose choice counts as fixed.
 ///

@@ -96,12 +96,21 @@ struct Documents {
   /// The place of the first token in its sequence: where that is cut, of this rank's tokens.
   std::int64_t first = 0;
   Zigzag zigzag = {};  ///< if it cuts, tokens are this rank's rows, `begins` has all tokens
+  int seq_len = 0;     ///< tokens of a sequence; 0: as many as a table of positions has rows
 
   constexpr int begin_of(std::int64_t token) const { return begins ? begins[token] : 0; }
   /// The place of a token in its document.
   constexpr int place(std::int64_t token, std::int64_t seq_len) const {
     if (zigzag.cuts()) return zigzag.position(int(token)) - begin_of(zigzag.position(int(token)));
     return int((first + token) % seq_len) - begin_of(token);
+  }
+  /// Whether sequences are longer than a table of positions.
+  constexpr bool pads(std::int64_t rows) const { return seq_len > rows; }
+  /// A token's row of a table of positions. Tokens that pad a sequence may share the last one.
+  constexpr int table_row(std::int64_t token, std::int64_t rows) const {
+    if (!pads(rows)) return place(token, rows);
+    const int row = place(token, seq_len), last = int(rows) - 1;
+    return row < last ? row : last;
   }
 };
 

@@ -81,6 +81,7 @@ struct Config {
   double z_loss = 0.0;
   double rank_load_factor = 1.0;  ///< expected: largest load of a rank's experts over the mean
   int seq_len = 0;                ///< T [tokens]
+  int padding = 0;                ///< tokens after each sequence that are computed, not learned
   int vocab_size = 0;             ///< V
   bool tied_head = true;
   bool qkv_bias = true;
@@ -147,8 +148,9 @@ struct Config {
     return windows.empty() || windows[std::size_t(layer) % windows.size()];
   }
   bool generates() const { return generation.tokens > 0; }
+  int padded_len() const { return seq_len + padding; }
   /// Tokens of a sequence that a pass computes: all, or in generation those of a pass.
-  int computed_tokens() const { return generates() ? generation.tokens : seq_len; }
+  int computed_tokens() const { return generates() ? generation.tokens : padded_len(); }
   /// Most blocks of the key cache that a sequence takes.
   int blocks_per_sequence() const {
     return (seq_len + generation.block_tokens - 1) / generation.block_tokens;

@@ -135,6 +135,49 @@ TEST(Attention, OfRanksThatShareASequenceEqualsItsTwin) {
       }
 }
 
+// Keys of chunks that no query of a rank sees may have any bits, and get gradients of zero.
+TEST(Attention, OfRanksThatShareASequenceReadsNoChunkOutsideItsWindow) {
+  constexpr int ranks = 4, chunk = 96, window = 100, T = 2 * ranks * chunk;
+  Case c({1, T, 2, 12, 1, 2, 0, window});
+  const int width = 24, columns = 2 * 12;
+  AttentionShape shape = c.shape;
+  for (int rank = 0; rank < ranks; ++rank) {
+    shape.zigzag = {.ranks = ranks, .rank = rank, .chunk = chunk};
+    const auto sees = [&](int key) {
+      for (int row = 0; row < 2 * chunk; ++row) {
+        const int query = shape.zigzag.position(row);
+        if (key <= query && key > query - window) return true;
+      }
+      return false;
+    };
+    Array own(2 * chunk, width + columns), d_o(2 * chunk, width), keys(T, columns);
+    for (int row = 0; row < 2 * chunk; ++row) {
+      for (int i = 0; i < width + columns; ++i) own(row, i) = c.qkv(shape.zigzag.position(row), i);
+      for (int i = 0; i < width; ++i) d_o(row, i) = c.d_o(shape.zigzag.position(row), i);
+    }
+    int unseen = 0;
+    for (int key = 0; key < T; ++key) {
+      unseen += !sees(key);
+      for (int i = 0; i < columns; ++i)
+        keys(shape.zigzag.row(key), i) = sees(key) ? c.qkv(key, width + i) : NAN;
+    }
+    EXPECT_GE(unseen, 3 * chunk);
+    Array o(2 * chunk, width), lse(1, 2 * chunk * 2), dqkv(2 * chunk, width + columns),
+        d_keys(T, columns);
+    attention_forward<float>(shape, own.matrix(), o.matrix(), lse.vector(), {}, keys.matrix());
+    attention_backward<float>(shape, own.matrix(), o.matrix(), lse.vector(), d_o.matrix(),
+                              dqkv.matrix(), keys.matrix(), d_keys.matrix());
+    for (int row = 0; row < 2 * chunk; ++row)
+      for (int i = 0; i < width; ++i)
+        EXPECT_TRUE(std::isfinite(o(row, i)) && std::isfinite(dqkv(row, i))) << row;
+    for (int key = 0; key < T; ++key)
+      for (int i = 0; i < columns; ++i) {
+        const float gradient = d_keys(shape.zigzag.row(key), i);
+        EXPECT_TRUE(sees(key) ? std::isfinite(gradient) : gradient == 0.0f) << key;
+      }
+  }
+}
+
 // Chunks of whole blocks: each query adds the same numbers in the same order as in one rank.
 TEST(Attention, OfRanksThatShareASequenceHasTheBitsOfOne) {
   Case c({1, 1024, 1, 8});

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <span>
 
 #include "reference/embedding.hpp"
@@ -91,6 +92,26 @@ TEST(Embedding, PositionsGoOnInTheNextPartOfASequence) {
     }
     EXPECT_TRUE(reference::same_bits(d_positions.values(), expected.values())) << isolated;
   }
+}
+
+// Sequences of 4 tokens and 2 more: these have the last position.
+TEST(Embedding, TokensBehindTheLastPositionShareIt) {
+  constexpr int C = 7, padded = T + 2;
+  const std::vector<std::int32_t> many{3, 1, 0, 2, 1, 1, 2, 0, 4, 1, 3, 3};
+  const Documents documents{.seq_len = padded};
+  Array table = random_array(V, C, 1), positions = random_array(T, C, 2), x(12, C);
+  Array dx = random_array(12, C, 3), d_positions = random_array(T, C, 4), expected = d_positions;
+  embedding_forward(reference::view(many), table.matrix(), positions.matrix(), x.matrix(), {}, 1.0f,
+                    documents);
+  embedding_backward(reference::view(many), dx.matrix(), {}, d_positions.matrix(), {}, 1.0f,
+                     documents);
+  for (int n = 0; n < 12; ++n)
+    for (int c = 0; c < C; ++c) {
+      const int row = std::min(n % padded, T - 1);
+      EXPECT_EQ(x(n, c), table(many[std::size_t(n)], c) + positions(row, c)) << n;
+      expected(row, c) += dx(n, c);
+    }
+  EXPECT_TRUE(reference::same_bits(d_positions.values(), expected.values()));
 }
 
 // Hundreds of tokens, no power of two of them, some outside the table: each row has the bits of the

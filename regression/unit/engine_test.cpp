@@ -15,8 +15,10 @@
 
 #include "../../src/engine/executor.hpp"
 #include "../../src/engine/job.hpp"
+#include "../../src/engine/zigzag.hpp"
 #include "base/bfloat16.hpp"
 #include "base/error.hpp"
+#include "base/text.hpp"
 #include "contract.hpp"
 #include "data/token_writer.hpp"
 #include "kernels_main.hpp"
@@ -352,7 +354,6 @@ std::pair<model::Config, plan::Plan> case_of_contexts(int i, bool gather_keys = 
                           : i % 4 == 2 ? special[std::size_t(i / 4) % special.size()]
                                        : test::random_experts_model(random);
     if (gather_keys && i % 2 == 0) model = special[std::size_t(8 * i + 10) % special.size()];
-    model.balance_loss = 0.0;
     model.isolated = i % 3 == 0;
     model.exchanges_normed = i % 5 == 0;
     if (i % 7 == 3)
@@ -396,6 +397,100 @@ TEST(GatheredKeys, HavePlansOfMoreRanksThanHeadsAndModelsOfAllKinds) {
   EXPECT_GE(more, 2);
   EXPECT_GE(latent, 1);
   EXPECT_GE(sinks, 1);
+}
+
+/// A model whose experts are balanced, and a plan for it in which ranks share sequences.
+std::pair<model::Config, plan::Plan> case_of_balanced(int i) {
+  std::mt19937 random(unsigned(i) * 86028121 + 3);
+  while (true) {
+    model::Config model = test::random_experts_model(random);
+    model.balance_loss = 0.1;
+    model.isolated = i % 3 == 0;
+    model.rank_load_factor = i % 2 == 0 ? 1.0 : 1.3;
+    if (i % 4 == 3) test::freeze_some(i, model);
+    plan::Plan plan =
+        i % 3 == 0 ? test::mixed_plan(random, model, 8) : test::random_plan(random, model, 8);
+    if (i % 2 == 1) model.seq_len = 16;
+    if (i % 3 == 1 && !divides_over_data(plan)) continue;
+    if (test::share_sequences(model, plan, 1 + i % 2, i % 2 == 1)) return {model, plan};
+  }
+}
+
+class BalancedContract : public ::testing::TestWithParam<int> {};
+
+TEST_P(BalancedContract, RandomPlanThatSharesSequencesTrainsLikeOneRank) {
+  const auto [model, plan] = case_of_balanced(GetParam());
+  expect_contract(model, plan, test::head_tokens(GetParam()));
+}
+
+INSTANTIATE_TEST_SUITE_P(Engine, BalancedContract, ::testing::Range(0, test::trials(12)));
+
+TEST(BalancedExperts, HavePlansThatSendTokensOrDivideExpertsOverRanksOfSequences) {
+  int sent = 0, over_data = 0, gathered = 0;
+  for (int i = 0; i < 12; ++i) {
+    const auto [model, plan] = case_of_balanced(i);
+    over_data += divides_over_data(plan);
+    for (const plan::Stage& stage : plan.stages)
+      sent += stage.cp > 1 && stage.dispatch_tokens == 1, gathered += stage.gather_keys;
+  }
+  EXPECT_GE(sent, 2);
+  EXPECT_GE(over_data, 4);
+  EXPECT_GE(gathered, 4);
+}
+
+/// A model of any kind with padded sequences, and a plan for it in which ranks share them.
+std::pair<model::Config, plan::Plan> case_of_padded(int i) {
+  std::mt19937 random(unsigned(i) * 49979687 + 9);
+  const std::vector<model::Config> special = test::special_models();
+  while (true) {
+    model::Config model = i % 4 == 0   ? test::random_model(random)
+                          : i % 4 == 1 ? test::random_experts_model(random)
+                          : i % 4 == 2 ? special[std::size_t(i / 4 * 7 + 5) % special.size()]
+                                       : test::random_family_model(random);
+    if (model.num_experts > 0) model.balance_loss = model.z_loss = 0.05;
+    model.isolated = i % 3 == 0;
+    if (i % 5 == 4) test::freeze_some(i, model);
+    model.seq_len = test::pick(random, {5, 9, 10, 13});
+    model.padding = int(round_up(model.seq_len, test::pick(random, {8, 12, 24}))) - model.seq_len;
+    plan::Plan plan =
+        i % 3 == 0 ? test::mixed_plan(random, model, 8) : test::random_plan(random, model, 8);
+    if (test::share_sequences(model, plan, 1 + i % 2, i % 4 != 0)) return {model, plan};
+  }
+}
+
+class PaddedContract : public ::testing::TestWithParam<int> {};
+
+// One rank pads nothing.
+TEST_P(PaddedContract, RandomPlanThatSharesSequencesTrainsLikeOneRank) {
+  const auto [model, plan] = case_of_padded(GetParam());
+  expect_contract(model, plan, test::head_tokens(GetParam()));
+}
+
+INSTANTIATE_TEST_SUITE_P(Engine, PaddedContract, ::testing::Range(0, test::trials(16)));
+
+TEST(PaddedSequences, HaveRanksOfPaddingAloneAndModelsOfAllKinds) {
+  int alone = 0, heads = 0, keys = 0, experts = 0, moved = 0, learned = 0;
+  for (int i = 0; i < 16; ++i) {
+    const auto [model, plan] = case_of_padded(i);
+    experts += model.num_experts > 0, moved += model.balance_rate > 0.0;
+    learned += !model.rotary();
+    for (const plan::Stage& stage : plan.stages) {
+      if (stage.cp == 1) continue;
+      stage.gather_keys == 1 ? ++keys : ++heads;
+      for (int rank = 0; rank < stage.cp; ++rank) {
+        int own = 0;
+        for (int row = 0; row < model.padded_len() / stage.cp; ++row)
+          own += position(stage, model.padded_len(), rank, row) < model.seq_len;
+        alone += own == 0;
+      }
+    }
+  }
+  EXPECT_GE(alone, 1);
+  EXPECT_GE(heads, 2);
+  EXPECT_GE(keys, 6);
+  EXPECT_GE(experts, 4);
+  EXPECT_GE(moved, 1);
+  EXPECT_GE(learned, 3);
 }
 
 class InterleavedContract : public ::testing::TestWithParam<int> {};

@@ -460,6 +460,36 @@ TEST(ChooseExperts, BackwardIsTheSlopeOfTheTwin) {
       }
 }
 
+// Counts of both parts of a sequence balance some of its tokens as the sequence does.
+TEST(ChooseExperts, BalancesPartsOfASequenceByTheCountsOfAllParts) {
+  constexpr int N = 130, E = 5, k = 2, cut = 50, first = 7, count = 100;
+  Array logits = random_array(N, E, 1), d_gates = random_array(1, N * k, 2), gates(1, N * k),
+        counts(1, 2 * E);
+  Routed routed(N, E, k);
+  choose_experts(logits.matrix(), Router{}, gates.vector(), routed.routes());
+  const auto part = [&](int index) { return Vector(counts.vector().data() + index * E, E); };
+  count_copies(routed.routes(), 0, cut, part(0));
+  count_copies(routed.routes(), cut, N - cut, part(1));
+  const auto backward = [&](const RouterLoss& loss) {
+    Array d_logits(N, E);
+    choose_experts_backward(logits.matrix(), Router{}, routed.routes(), d_gates.vector(), loss,
+                            d_logits.matrix());
+    return d_logits.values();
+  };
+  const auto whole = backward({.balance = 0.3f, .seq_len = N}), none = backward({}),
+             some = backward({.balance = 0.3f,
+                              .counts = counts.vector().data(),
+                              .parts = 2,
+                              .first = first,
+                              .count = count});
+  for (int n = 0; n < N; ++n)
+    for (int e = 0; e < E; ++e) {
+      const auto i = std::size_t(n * E + e);
+      EXPECT_NE(whole[i], none[i]);
+      EXPECT_EQ(some[i], first <= n && n < first + count ? whole[i] : none[i]) << n;
+    }
+}
+
 // More tokens than one part of a sequence has.
 TEST(ChooseExperts, BalancesTheLoadsOfLongSequences) {
   constexpr int N = 1000, E = 9, k = 3;

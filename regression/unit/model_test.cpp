@@ -370,6 +370,24 @@ TEST(Model, FlopsAreSixPerWeightAndTokenAndMore) {
   EXPECT_LT(flops_per_sequence(m), 9.0 * weights * 10);
 }
 
+// A model computes padded tokens, but its parameters, text and FLOPs are of the others.
+TEST(Model, PaddingChangesTheTokensThatAreComputedOnly) {
+  deck::ModelKeys keys;
+  keys.num_layers = 2, keys.hidden_size = 24, keys.num_heads = 4;
+  keys.seq_len = 13, keys.vocab_size = 37;
+  const Config whole = config(keys, "fp32");
+  keys.pad_to_multiple_of = 8;
+  const Config padded = config(keys, "fp32");
+  EXPECT_EQ(whole.padding, 0);
+  EXPECT_EQ(padded.padded_len(), 16);
+  EXPECT_EQ(padded.seq_len, 13);
+  EXPECT_EQ(text(padded), text(whole));
+  EXPECT_EQ(num_parameters(padded), num_parameters(whole));
+  EXPECT_EQ(flops_per_sequence(padded), flops_per_sequence(whole));
+  EXPECT_EQ(stream_elements(padded).evaluate(Split{.cp = 8}.values()), 2 * 24);
+  EXPECT_EQ(generating(padded, {.tokens = 4, .sequences = 1, .blocks = 1}).padding, 0);
+}
+
 TEST(Model, HeadPiecesCoverAMicrobatchAndNoneIsEmpty) {
   Config m = small();
   for (m.seq_len = 1; m.seq_len <= 40; ++m.seq_len)

@@ -597,7 +597,8 @@ TEST(PlanCheck, SaysWhyRanksCannotShareASequence) {
   EXPECT_EQ(refused(4), "");
   EXPECT_EQ(refused(2, 2),
             "plan: stage 0: microbatch must be 1 where cp = 2 ranks share a sequence, found 2");
-  EXPECT_EQ(refused(3), "plan: stage 0: cp = 3 must divide seq_len = 16");
+  EXPECT_EQ(refused(3),
+            "plan: stage 0: cp = 3 must divide seq_len = 16. Set model.pad_to_multiple_of = 3");
   EXPECT_EQ(refused(16),
             "plan: stage 0: cp = 16 must divide the 8 heads of a tensor-parallel rank");
   model.num_layers = 4;
@@ -612,7 +613,16 @@ TEST(PlanCheck, SaysWhyRanksCannotShareASequence) {
     return refusal(plan, model, node);
   };
   EXPECT_EQ(gathers({8, 8}), "") << "as many ranks as there are heads, and pairs of chunks";
-  EXPECT_EQ(gathers({3}), "plan: stage 0: 2 cp = 6 must divide seq_len = 16 for gather_keys = 1");
+  EXPECT_EQ(gathers({3}),
+            "plan: stage 0: 2 cp = 6 must divide seq_len = 16 for gather_keys = 1. Set "
+            "model.pad_to_multiple_of = 6");
+  model.padding = 2;
+  EXPECT_EQ(gathers({3}), "");
+  model.padding = 3;
+  EXPECT_EQ(gathers({3}),
+            "plan: stage 0: 2 cp = 6 must divide the padded length 19 for gather_keys = 1. "
+            "Set model.pad_to_multiple_of = 6");
+  model.padding = 0;
   EXPECT_EQ(gathers({2, 4}).substr(0, 50), "plan: all stages must have the same cp and gather_");
   EXPECT_EQ(gathers({2, 1}).substr(0, 50), "plan: all stages must have the same cp and gather_");
   model.seq_len = 18;

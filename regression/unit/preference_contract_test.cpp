@@ -36,6 +36,7 @@ Case case_number(int i) {
               : i % 7 == 6 ? test::zero_bubble_plan(random, made.model, 8)
                            : test::plan_number(i, random, made.model);
   if (i % 3 == 1) test::share_sequences(made.model, made.plan, 1 + i % 2, i % 6 == 4);
+  if (i % 6 == 1) made.model.seq_len -= 3, made.model.padding = 3;
   if (i % 5 == 1 && i % 7 < 5) test::freeze_some(i / 5, made.model);
   if (made.plan.global_batch % 2 != 0) made.plan.global_batch *= 2, made.plan.microbatches *= 2;
   made.settings.preference = {.beta = 0.2, .label_smoothing = i % 2 == 0 ? 0.0 : 0.1};

@@ -142,7 +142,9 @@ TEST_F(TorchTitan, DividesExpertsOfQwen3) {
   stage.zero_level = 1;
   EXPECT_NE(refusal().find("search.zero_levels = [2, 3]"), std::string::npos);
   stage.zero_level = 3;
-  model.balance_loss = 0.01;
+  model.padding = 64;
+  EXPECT_NE(refusal().find("model.pad_to_multiple_of"), std::string::npos);
+  model.padding = 0, model.balance_loss = 0.01;
   EXPECT_NE(refusal().find("balance_loss"), std::string::npos);
   model.balance_loss = 0.0, model.normalize_topk = false;
   EXPECT_NE(refusal().find("routers"), std::string::npos);

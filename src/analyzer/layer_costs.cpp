@@ -55,11 +55,12 @@ Exchanges::Exchanges(const model::Config& model, const Costs& costs, SegmentKind
   const model::AxisSet sums = model::sum_axes(kind);
   const model::Segment segment =
       model::segment(model, kind, costs.role().division(sums.with(model::Axis::cp)));
-  const auto is_again = [&](const model::Operator& op) {
+  const auto is_called = [&](const model::Operator& op, bool again) {
     return std::ranges::any_of(segment.backward, [&](const model::BackwardCall& call) {
-      return call.again && &segment.operators[std::size_t(call.op)] == &op;
+      return call.again == again && &segment.operators[std::size_t(call.op)] == &op;
     });
   };
+  const auto is_again = [&](const model::Operator& op) { return is_called(op, true); };
   for (const model::Operator& op : segment.operators) {
     if (!model::is_exchange(op.kind)) continue;
     if (model::is_of_tokens(op.kind)) {
@@ -88,7 +89,7 @@ Exchanges::Exchanges(const model::Config& model, const Costs& costs, SegmentKind
     } else if (op.kind == model::OperatorKind::all_gather) {
       forward_s += exchange_s(all_gather);
       if (is_again(op) && recompute != Recompute::none) backward_s += exchange_s(all_gather);
-      backward_s += exchange_s(reduce_scatter);
+      if (is_called(op, false)) backward_s += exchange_s(reduce_scatter);
     } else {
       both_s += exchange_s(all_to_all);
     }

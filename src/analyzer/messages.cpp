@@ -80,9 +80,9 @@ class Traffic {
 Traffic stream(const model::Config& model, const hardware::Machine& machine,
                const plan::Stage& from, const plan::Stage& to, const EndsOf& ends) {
   const double token_bytes =
-      model::stream_bytes(model).evaluate(model::Split{}.values()) / double(model.seq_len);
+      model::stream_bytes(model).evaluate(model::Split{}.values()) / double(model.padded_len());
   Traffic traffic(machine, from, to, ends);
-  for (const plan::Message& m : plan::stream_messages(from, to, model.seq_len))
+  for (const plan::Message& m : plan::stream_messages(from, to, model.padded_len()))
     traffic.add(m.source, m.destination, token_bytes * m.count);
   return traffic;
 }

@@ -81,7 +81,7 @@ std::vector<Expr> StageMemoryBuilder::turning_points() const {
 
 Expr persistent_bytes(const model::Config& model, StageRole role, const StateMemory& state) {
   const Variables v(model);
-  const Expr whole = double(model::token_bytes) * v.b * double(model.seq_len) * v.G;
+  const Expr whole = double(model::token_bytes) * v.b * double(model.padded_len()) * v.G;
   const Expr batch = whole / v.cp;
   Expr sum = state.device_bytes() + 2.0 * sizeof(double);
   if (role.first) sum += batch;

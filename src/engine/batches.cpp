@@ -48,26 +48,27 @@ void BatchReader::drop() {
 
 Batch BatchReader::read(const Asked& asked, const std::stop_token& stop) const {
   const plan::Stage& stage = plan_.stages[place_.stage];
-  const auto seq_len = std::size_t(model_.seq_len), own_tokens = seq_len / std::size_t(stage.cp);
-  const kernels::Zigzag rows = zigzag(stage, model_.seq_len, place_.cp_rank);
-  const std::size_t first = rows.cuts() ? 0 : std::size_t(place_.cp_rank) * own_tokens;
+  const auto seq_len = std::size_t(model_.seq_len), padded = std::size_t(model_.padded_len()),
+             own_tokens = padded / std::size_t(stage.cp);
   const auto sequences = std::size_t(plan_.microbatches * stage.microbatch);
-  std::vector<std::int32_t> inputs(seq_len), targets(seq_len);
+  std::vector<std::int32_t> inputs(padded), targets(padded, not_learned);
   Batch batch;
   for (std::vector<std::int32_t>* all : {&batch.inputs, &batch.targets})
     all->reserve(sequences * own_tokens);
-  batch.begins.resize(sequences * seq_len);
+  // Tokens that pad a sequence are a document behind it.
+  batch.begins.resize(sequences * padded, std::int32_t(seq_len));
   std::size_t slot = 0;
   for (const std::int64_t in_batch : own_sequences()) {
     if (stop.stop_requested()) return batch;
     asked.data->sample(asked.first + in_batch,
-                       {inputs, targets, std::span(batch.begins).subspan(slot, seq_len)});
-    slot += seq_len;
+                       {std::span(inputs).first(seq_len), std::span(targets).first(seq_len),
+                        std::span(batch.begins).subspan(slot, seq_len)});
+    slot += padded;
     check_tokens(inputs, 0), check_tokens(targets, not_learned);
     if (in_batch >= asked.count) std::ranges::fill(targets, not_learned);
     const auto add_own = [&](const std::vector<std::int32_t>& all, std::vector<std::int32_t>& to) {
       for (int row = 0; row < int(own_tokens); ++row)
-        to.push_back(all[first + std::size_t(rows.position(row))]);
+        to.push_back(all[std::size_t(position(stage, model_.padded_len(), place_.cp_rank, row))]);
     };
     add_own(inputs, batch.inputs), add_own(targets, batch.targets);
   }

@@ -14,7 +14,7 @@
 
 namespace brume::engine {
 
-/// A rank's tokens of its sequences, [microbatch, sequence, T / cp].
+/// A rank's tokens of its sequences, [microbatch, sequence, T / cp], T with padding.
 struct Batch {
   std::vector<std::int32_t> inputs, targets;
   std::vector<std::int32_t> begins;      ///< of whole sequences, [microbatch, sequence, T]

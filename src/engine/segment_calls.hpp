@@ -33,7 +33,8 @@ auto SegmentTasks<Storage>::call(const Pass& p, const Operator& op) const -> Cal
   c.attention.documents = {.begins = begins};
   c.documents = {.begins = begins ? begins + first_token_ : nullptr,
                  .first = first_token_,
-                 .zigzag = attention_.zigzag};
+                 .zigzag = attention_.zigzag,
+                 .seq_len = attention_.seq_len};
   if (op.kind == OperatorKind::embedding)
     c.tokens = tokens(p.o, Role::input);
   else

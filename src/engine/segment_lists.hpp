@@ -27,7 +27,8 @@ SegmentTasks<Storage>::SegmentTasks(const plan::Plan& plan, const model::Config&
       balance_loss_(model.balance_loss),
       z_loss_(model.z_loss),
       rotary_dim_(model.rotary_dim()),
-      seq_len_(model.seq_len),
+      seq_len_(model.padded_len()),
+      learned_len_(model.seq_len),
       pairs_(model.pairs),
       block_tokens_(model.generation.block_tokens),
       blocks_per_sequence_(model.blocks_per_sequence()),
@@ -40,7 +41,7 @@ SegmentTasks<Storage>::SegmentTasks(const plan::Plan& plan, const model::Config&
   tp_rank_ = place.at[model::Axis::tp];
   cp_ = stage.cp;
   cp_rank_ = place.cp_rank;
-  first_token_ = stage.gather_keys == 1 ? 0 : cp_rank_ * (model.seq_len / cp_);
+  first_token_ = stage.gather_keys == 1 ? 0 : cp_rank_ * (seq_len_ / cp_);
   const model::Cut rows = model::cut(model.vocab_size, tp_, tp_rank_);
   vocabulary_ = {.first = int(rows.first), .vocab = model.vocab_size};
   rows_of_table_ = int(rows.count);
@@ -52,16 +53,30 @@ SegmentTasks<Storage>::SegmentTasks(const plan::Plan& plan, const model::Config&
     list.ranks = place.mesh.size(model::sum_axes(kind));
     list.rank = place.index(model::sum_axes(kind));
     describe(list, model, kind, place, stage.split());
+    if (kind == SegmentKind::experts && model.padding > 0) mark_padding(list, stage, place);
   }
   if (!model.rotary()) return;
   for (const auto& [kind, layers] : model::layer_counts(model)) {
     const std::vector<float> table = kernels::rope_table(
-        model::rope_frequencies(model, kind), model.seq_len, model::rope_magnitude(model, kind));
+        model::rope_frequencies(model, kind), seq_len_, model::rope_magnitude(model, kind));
     device::Memory& angles =
         lists_.at(model::segment_kinds(model, model::BlockKind::layer, kind).front()).angles;
     angles = device::Memory(std::int64_t(table.size() * sizeof(float)));
     device::copy_now(angles.data(), table.data(), angles.bytes());
   }
+}
+
+/// Marks the tokens that pad sequences, of all ranks that divide experts.
+template <class Storage>
+void SegmentTasks<Storage>::mark_padding(List& list, const plan::Stage& stage,
+                                         const plan::Place& place) {
+  const int parts = list.ranks / tp_, rows = stage.microbatch * seq_len_ / cp_;
+  const int first = place.index(model::data_axes) - list.rank / tp_;
+  for (int part = 0; part < parts; ++part)
+    for (int row = 0; row < rows; ++row)
+      list.pads.push_back(position(stage, seq_len_, (first + part) % cp_, row) >= learned_len_);
+  list.padding = device::Memory(std::int64_t(list.pads.size()));
+  device::copy_now(list.padding.data(), list.pads.data(), list.padding.bytes());
 }
 
 template <class Storage>
@@ -70,7 +85,7 @@ void SegmentTasks<Storage>::describe_attention(const plan::Stage& stage,
   const int heads = model.num_heads / stage.tp, keys = model.kv_heads();
   const bool cut = keys % stage.tp == 0;  // else every tensor-parallel rank holds all key heads
   attention_ = {.batch = stage.microbatch,
-                .seq_len = model.seq_len,
+                .seq_len = seq_len_,
                 .heads = heads,
                 .head_dim = model.head_dim(),
                 .kv_heads = cut ? keys / stage.tp : keys,
@@ -78,7 +93,7 @@ void SegmentTasks<Storage>::describe_attention(const plan::Stage& stage,
                 .first_head = cut ? 0 : tp_rank_ * heads,
                 .scale = model.score_scale(),
                 .cap = float(model.attention_cap),
-                .zigzag = zigzag(stage, model.seq_len, cp_rank_)};
+                .zigzag = zigzag(stage, seq_len_, cp_rank_)};
   const int q = attention_.heads * attention_.head_dim, k = attention_.keys() * attention_.head_dim;
   columns_[std::size_t(Module::q)] = columns_[std::size_t(Module::q_norm)] = {0, q};
   columns_[std::size_t(Module::k_norm)] = {q, k};
@@ -177,6 +192,7 @@ void SegmentTasks<Storage>::describe(List& list, const model::Config& model, Seg
         list.experts_run = i;
     ++i;
   }
+  const auto choice = std::ranges::find(operators, OperatorKind::choose_experts, &Operator::kind);
   for (int i = 0; i < int(operators.size()); ++i) {
     const Operator& op = list.op(i);
     list.for_output.push_back(
@@ -189,8 +205,11 @@ void SegmentTasks<Storage>::describe(List& list, const model::Config& model, Seg
       list.routes = op.statistics.front(), list.sends = op.statistics.back();
       list.choices = op.read;
     }
+    if (op.kind == OperatorKind::all_gather && choice != operators.end() &&
+        std::ranges::count(choice->statistics, op.written) > 0)
+      list.loads = op.written, list.rounds = i + 1;
     if (op.kind == OperatorKind::send_rows)
-      list.arrival =
+      list.rounds = list.arrival =
           int(std::ranges::find(operators, op.written, &Operator::read) - operators.begin());
     if (op.part == Part::lora_a) describe_low(op, model.adapter);
     if (op.kind == OperatorKind::cross_entropy)

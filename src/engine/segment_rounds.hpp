@@ -13,9 +13,7 @@ namespace brume::engine {
 template <class Storage>
 auto SegmentTasks<Storage>::rounds(const Pass& p) const -> std::vector<Round> {
   const kernels::Routes all = routes(p);
-  std::vector<std::int32_t> experts(std::size_t(p.rows) * std::size_t(experts_per_token_));
-  device::copy(experts.data(), all.experts, std::int64_t(experts.size() * sizeof(experts[0])));
-  device::finish();
+  const std::vector<std::int32_t> experts = read_choices(p);
   std::vector<Round> found{{0, 0}};
   int held = 0;  // copies of the last round
   for (auto token = experts.begin(); token != experts.end(); token += experts_per_token_) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/text.hpp"
+#include "device/device.hpp"
 #include "segment_tasks.hpp"
 
 namespace brume::engine {
@@ -19,15 +20,19 @@ kernels::Routes SegmentTasks<Storage>::routes(const Pass& p) const {
   // Gates in the order of tokens follow, if rows travel, and the places of these behind all else.
   const bool travel = p.list.arrival > 0;
   std::int32_t* const begins = experts + (travel ? 3 : 2) * copies;
-  return {.experts = experts + before,
-          .rows = experts + copies + before,
-          .begins = begins,
-          .num_experts = num_experts_,
-          .chosen = experts_per_token_,
-          .first_held = first_held_,
-          .num_held = num_held_,
-          .places = travel ? begins + num_experts_ + 1 + p.first_row : nullptr,
-          .placed = p.rows};
+  return {
+      .experts = experts + before,
+      .rows = experts + copies + before,
+      .begins = begins,
+      .num_experts = num_experts_,
+      .chosen = experts_per_token_,
+      .first_held = first_held_,
+      .num_held = num_held_,
+      .places = travel ? begins + num_experts_ + 1 + p.first_row : nullptr,
+      .placed = p.rows,
+      .padding = p.list.pads.empty()
+                     ? nullptr
+                     : reinterpret_cast<const std::uint8_t*>(p.list.padding.data()) + p.first_row};
 }
 
 /// The rows that this rank and others send each other.
@@ -144,6 +149,7 @@ void SegmentTasks<Storage>::choose_own(const Pass& p, const Operator& op, Call& 
     return;
   }
   c.routes.experts += before;
+  if (c.routes.padding != nullptr) c.routes.padding += p.list.rank * tokens;
   c.d_logits = rows(wide_gradient(p, op.read), tokens, num_experts_);
   c.d_gates = part(wide_gradient(p, p.list.choices) + 2 * before + copies, copies);
 }
@@ -168,15 +174,48 @@ void SegmentTasks<Storage>::order(const Pass& p, const Operator& op, Call& c) co
   if (!p.knows_choices) c.choices = part(wide(p, op.read), 2 * all);
 }
 
+/// The experts of a pass's tokens.
+template <class Storage>
+std::vector<std::int32_t> SegmentTasks<Storage>::read_choices(const Pass& p) const {
+  std::vector<std::int32_t> experts(std::size_t(p.rows) * std::size_t(experts_per_token_));
+  device::copy(experts.data(), routes(p).experts,
+               std::int64_t(experts.size() * sizeof(experts[0])));
+  device::finish();
+  return experts;
+}
+
 template <class Storage>
 void SegmentTasks<Storage>::count_loads(const Pass& p) const {
   if (p.o.task.operation != Operation::forward) return;
   ++loads_.forwards, ++loads_.rounds;
   if (p.list.rank != 0) return;
-  const std::int32_t* const begins = made_routes(p).host_begins;
   const std::int64_t first = std::int64_t{p.block.block.layer - first_dense_layers_} * num_experts_;
+  if (!p.list.pads.empty()) {
+    const std::vector<std::int32_t> experts = read_choices(p);
+    for (std::size_t i = 0; i < experts.size(); ++i)
+      if (p.list.pads[i / std::size_t(experts_per_token_)] == 0)
+        ++loads_.copies[std::size_t(first + experts[i])];
+    return;
+  }
+  const std::int32_t* const begins = made_routes(p).host_begins;
   for (int e = 0; e < num_experts_; ++e)  // rank 0 holds the first experts, so rows begin with them
     loads_.copies[std::size_t(first + e)] += begins[e + 1] - begins[e];
+}
+
+/// The part of a sequence that this rank has, among the tokens of all ranks that divide experts.
+template <class Storage>
+auto SegmentTasks<Storage>::own_part(const Pass& p) const -> Round {
+  const int length = p.all_rows / (p.list.ranks / tp_);
+  return {p.list.rank / tp_ * length, length};
+}
+
+/// The copies of this rank's part of a sequence, for the ranks that balance others.
+template <class Storage>
+void SegmentTasks<Storage>::count_own_copies(const Pass& p) const {
+  if (!shares_loads(p)) return;
+  float* const counts = statistic(p, p.list.loads).data() + cp_rank_ * num_experts_;
+  const Round own = own_part(p);
+  kernels::count_copies(routes(p), own.first, own.count, part(counts, num_experts_));
 }
 
 template <class Storage>
@@ -185,18 +224,30 @@ ExpertLoads SegmentTasks<Storage>::take_loads() const {
 }
 
 /// One of the ranks that divide experts adds these losses; the others have parts of the same
-/// gradients. If each has its own tokens, it adds theirs.
+/// gradients. If each has its own tokens, it adds theirs. If ranks share a sequence, one of each
+/// part's ranks balances the part.
 template <class Storage>
 kernels::RouterLoss SegmentTasks<Storage>::router_loss(const Pass& p,
                                                        const StepScalars& step) const {
-  const bool own = p.list.arrival > 0;
-  if ((p.list.rank != 0 && !own) || num_experts_ == 0) return {};
-  const double of_token = step.sequence_scale / seq_len_;
-  const double share = double(num_experts_) / (double(seq_len_) * experts_per_token_);
+  const bool own = p.list.arrival > 0, adds = own || p.list.rank == 0;
+  if (num_experts_ == 0) return {};
+  const double of_token = step.sequence_scale / learned_len_;
+  const double share = double(num_experts_) / (double(learned_len_) * experts_per_token_);
+  const auto balance = float(balance_loss_ * share * of_token), z = float(z_loss_ * of_token);
+  if (shares_loads(p)) {
+    const Round all = own_part(p);
+    return {.balance = own || p.list.rank % tp_ == 0 ? balance : 0.0f,
+            .z = adds ? z : 0.0f,
+            .counts = statistic(p, p.list.loads).data(),
+            .parts = cp_,
+            .first = own ? 0 : all.first - p.first_row,
+            .count = own ? p.own_rows() : all.count};
+  }
+  if (!adds) return {};
   const int first = own ? p.list.rank * p.own_rows() : p.first_row;
   const int length = seq_len_ / cp_, end = first + (own ? p.own_rows() : p.rows);
-  return {.balance = float(balance_loss_ * share * of_token),
-          .z = float(z_loss_ * of_token),
+  return {.balance = balance,
+          .z = z,
           .seq_len = length,
           .before = first % length,
           .after = int(ceil_div(end, length)) * length - end};

@@ -37,8 +37,8 @@ void SegmentTasks<Storage>::forward(const Operands& o, const StepScalars& step) 
                             });
   ConstMatrix sum =
       adds ? ConstMatrix(stream(o, begun ? Role::output : Role::input)) : ConstMatrix();
-  if (p.list.arrival > 0 && run.first == p.list.arrival && needs_rounds(p))
-    return forward_in_rounds(p, run.first - 1, run.end, {});
+  if (p.list.rounds > 0 && run.first == p.list.rounds && needs_rounds(p))
+    return forward_in_rounds(p, run.first - 1, run.end, wanted ? sum : ConstMatrix());
   for (int i = run.first; i < run.end; ++i) {
     const Operator& op = p.list.op(i);
     if (op.kind == OperatorKind::all_to_all)
@@ -77,10 +77,12 @@ void SegmentTasks<Storage>::forward(const Operands& o, const StepScalars& step) 
     }
     if (op.written == terms && wanted) c.residual = sum;
     run_forward(p, op, c, false);
-    if (op.kind == OperatorKind::order_copies) count_loads(p);
-    if (op.kind == OperatorKind::choose_experts && p.list.arrival == 0) {
-      count_loads(p);
-      if (needs_rounds(p)) return forward_in_rounds(p, i, run.end, wanted ? sum : ConstMatrix());
+    const OperatorKind orders =
+        p.list.arrival > 0 ? OperatorKind::order_copies : OperatorKind::choose_experts;
+    if (op.kind == orders) {
+      count_loads(p), count_own_copies(p);
+      if (p.list.rounds == 0 && needs_rounds(p))
+        return forward_in_rounds(p, i, run.end, wanted ? sum : ConstMatrix());
     }
     if (op.written == terms) sum = c.written;
   }

@@ -77,11 +77,17 @@ class SegmentTasks {
     /// and the first operator that reads what arrived, else 0.
     model::TensorId sends = {}, choices = {};
     int arrival = 0;
+    /// First operator that may take rounds, if a run begins with it; else 0.
+    int rounds = 0;
+    /// Copies for each expert on the ranks of a sequence, if these are balanced; else `input`.
+    model::TensorId loads = {};
     std::vector<bool> for_output;  ///< operators not needed if nobody reads the output
     // GELU, and the products next to it that kernels may take with it; -1: none.
     int product_before = -1, gelu = -1, product_behind = -1;
     kernels::AttentionShape attention = {};
-    device::Memory angles;  ///< table of kernels::rope_forward
+    device::Memory angles;           ///< table of kernels::rope_forward
+    std::vector<std::uint8_t> pads;  ///< whether a token pads a sequence; empty: none does
+    device::Memory padding;          ///< ... on the device
 
     const Tensor& tensor(model::TensorId id) const { return tensors[std::size_t(id)]; }
     const model::Operator& op(int index) const { return segment.operators[index]; }
@@ -128,6 +134,7 @@ class SegmentTasks {
   void describe_attention(const plan::Stage& stage, const model::Config& model);
   void describe(List& list, const model::Config& model, model::SegmentKind kind,
                 const plan::Place& place, const model::Split& split);
+  void mark_padding(List& list, const plan::Stage& stage, const plan::Place& place);
   void describe_low(const model::Operator& op, const model::Adapter& adapter);
   static Storage* workspace(const Operands& o);
   Pass pass(const Operands& o, bool backward) const;
@@ -165,7 +172,11 @@ class SegmentTasks {
   float* wide(const Pass& p, model::TensorId id) const;
   void set_sinks(const Pass& p, Call& c) const;
   void set_experts_bias(const Pass& p, model::Module module, Call& c) const;
+  std::vector<std::int32_t> read_choices(const Pass& p) const;
   void count_loads(const Pass& p) const;
+  bool shares_loads(const Pass& p) const { return p.list.loads != TensorId::input; }
+  Round own_part(const Pass& p) const;
+  void count_own_copies(const Pass& p) const;
   std::vector<Round> rounds(const Pass& p) const;
   template <class Each>
   void for_rounds(const Pass& p, Each each) const;
@@ -225,7 +236,8 @@ class SegmentTasks {
   int first_dense_layers_;
   kernels::Router router_;
   double balance_loss_, z_loss_;
-  int rotary_dim_, seq_len_;
+  int rotary_dim_;
+  int seq_len_, learned_len_;  ///< tokens of a sequence, with padding and without it
   bool pairs_;
   int block_tokens_, blocks_per_sequence_;  ///< of the key cache, in generation
   kernels::AttentionShape attention_;

@@ -111,6 +111,15 @@ inline void promise_routes_backward(const char* kernel, const ConstMatrix& logit
                                             std::size_t(loss.seq_len) ==
                                         0),
           kernel, "d_logits must be [N, E], of whole sequences");
+  promise(loss.counts == nullptr || (loss.seq_len == 0 && loss.parts > 0), kernel,
+          "counts of parts must be those of one sequence");
+}
+
+inline void promise_counts(const char* kernel, const Routes& routes, std::int64_t tokens,
+                           const Vector& counts) {
+  promise(
+      routes.experts != nullptr && tokens >= 0 && std::int64_t(counts.size()) == routes.num_experts,
+      kernel, "counts must be [E]");
 }
 
 inline void promise_choices(const char* kernel, const ConstVector& choices, const Routes& routes,

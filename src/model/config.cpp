@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.hpp"
+#include "base/text.hpp"
 #include "config_parts.hpp"
 #include "model/model.hpp"
 #include "model/storage.hpp"
@@ -51,6 +52,7 @@ Config generating(Config config, const Generation& sizes) {
   config.moments = Moments::fp32;
   freeze(config, [](const Parameter&) { return true; });
   config.generation = sizes;
+  config.padding = 0;
   config.isolated = true;
   config.document_share = 1.0;
   config.exchanges_normed = false;
@@ -111,6 +113,7 @@ Config config(const deck::ModelKeys& keys, std::string_view precision) {
                 .z_loss = keys.z_loss,
                 .rank_load_factor = keys.rank_load_factor,
                 .seq_len = keys.seq_len,
+                .padding = int(round_up(keys.seq_len, keys.pad_to_multiple_of)) - keys.seq_len,
                 .vocab_size = keys.vocab_size,
                 .tied_head = keys.tied_head,
                 .qkv_bias = keys.qkv_bias,

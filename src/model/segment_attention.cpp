@@ -8,7 +8,7 @@ namespace {
 /// within a document. Where there are both, the smaller share is what is left at most.
 double visible_share(const Config& m, SegmentKind kind) {
   if (kind != SegmentKind::window) return m.document_share;
-  const double window = double(std::min(m.window, m.seq_len)) / m.seq_len;
+  const double window = double(std::min(m.window, m.padded_len())) / m.padded_len();
   if (m.generates()) return window;
   return std::min(m.document_share, window * (2.0 - window));
 }

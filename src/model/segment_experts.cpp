@@ -72,6 +72,18 @@ TensorId SegmentList::router(TensorId normed, const Expr& experts, bool of_own) 
   return logits;
 }
 
+/// Brings the numbers of copies together that the ranks of a sequence have for each expert. The
+/// choice, or the order of all choices, writes this rank's.
+void SegmentList::count_loads(const Expr& experts) {
+  if (m_.balance_loss == 0.0 || sharing_ == Sharing::none) return;
+  const TensorId own = tensor("loads", 1.0, experts, statistic_bytes),
+                 all = tensor("loads.all", s_.cp, experts, statistic_bytes);
+  segment_.tensor(all).stays = true;
+  exchange("gather loads", OperatorKind::all_gather, own, all, Axis::cp);
+  for (Operator& op : segment_.operators)
+    if (op.kind == OperatorKind::choose_experts) op.statistics.push_back(all);
+}
+
 /// Experts of all tokens that this rank has, by the logits of these.
 void SegmentList::choose(TensorId normed, const Expr& experts, int copies) {
   const TensorId logits = router(normed, experts, false);
@@ -80,6 +92,7 @@ void SegmentList::choose(TensorId normed, const Expr& experts, int copies) {
   streaming("choice", OperatorKind::choose_experts, logits, gates_,
             {s_.tokens, experts, double(copies)}, s_.tokens * experts)
       .statistics = {routes_};
+  count_loads(experts);
 }
 
 /// Each rank chooses for its own tokens. All know all choices, and so the rows that any two send
@@ -102,6 +115,7 @@ TensorId SegmentList::arrived(TensorId normed, const Expr& experts, int copies) 
   sends_ = statistic("sends", copied / ranks + 2.0 * (ranks + 1.0));
   streaming("order", OperatorKind::order_copies, choices, gates_, {copied}, copied).statistics = {
       routes_, sends_};
+  count_loads(experts);
   const Expr expected = own * ranks_of_token(m_);
   sent_ = activation("sent", s_.hidden);
   const TensorId all = activation("arrived", s_.hidden);

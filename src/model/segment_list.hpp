@@ -187,6 +187,7 @@ class SegmentList {
   }
   TensorId router(TensorId normed, const Expr& experts, bool of_own);
   void choose(TensorId normed, const Expr& experts, int copies);
+  void count_loads(const Expr& experts);
   TensorId arrived(TensorId normed, const Expr& experts, int copies);
   void travel(std::string name, OperatorKind kind, TensorId read, TensorId written);
   TensorId experts(TensorId normed);

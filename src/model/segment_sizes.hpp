@@ -13,7 +13,7 @@ struct Sizes {
         tp(Expr::variable("tp")),
         ep(Expr::variable("ep")),
         cp(Expr::variable("cp")),
-        seq(m.seq_len),
+        seq(m.padded_len()),
         tokens(b * double(m.computed_tokens()) / cp *
                (kind == SegmentKind::experts ? expert_data_ranks(m) : Expr(1.0))),
         hidden(m.hidden_size),

@@ -182,6 +182,7 @@ double flops_per_sequence(const Config& config) {
   const double of_scores = 0.5 + 0.5 * config.v_head_dim() / config.head_dim();
   Config whole = config;
   whole.head_tokens = config.seq_len;
+  whole.padding = 0;
   const auto add = [&](const std::vector<SegmentKind>& kinds, double forwards, double backwards) {
     for (SegmentKind kind : kinds)
       for (const Operator& op : segment(whole, kind).operators)

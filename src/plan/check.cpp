@@ -193,7 +193,7 @@ void check_kernels(const Plan& plan, const model::Config& model, const hardware:
     const Stage& stage = plan.stages[i];
     const std::string fault = device_fault(model, stage.split());
     stage_needs(fault.empty(), i, "{}", fault);
-    const int tokens = model.seq_len / stage.cp;
+    const int tokens = model.padded_len() / stage.cp;
     stage_needs(i > 0 || !model.trains_table() ||
                     std::int64_t{stage.microbatch} * tokens <= device_limits::sorted_tokens,
                 i,

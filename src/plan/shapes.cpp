@@ -121,6 +121,19 @@ std::string tensor_fault(const model::Config& model, int tp, int ep) {
   return model::quantization_fault(model, tp, ep);
 }
 
+namespace {
+
+std::string length_of_sequence(const model::Config& model) {
+  return model.padding == 0 ? fmt::format("seq_len = {}", model.seq_len)
+                            : fmt::format("the padded length {}", model.padded_len());
+}
+
+std::string padding_remedy(int multiple) {
+  return fmt::format("Set model.pad_to_multiple_of = {}", multiple);
+}
+
+}  // namespace
+
 std::string context_fault(const model::Config& model, const model::Split& split) {
   const int cp = split.cp, tp = split.tp;
   if (cp == 1 && split.gather_keys == 1) return "gather_keys must be 0 if cp is 1";
@@ -128,18 +141,14 @@ std::string context_fault(const model::Config& model, const model::Split& split)
   if (split.microbatch != 1)
     return fmt::format("microbatch must be 1 where cp = {} ranks share a sequence, found {}", cp,
                        split.microbatch);
-  if (model.balance_loss > 0.0)
-    return fmt::format(
-        "cp must be 1 where balance_loss > 0 counts the experts of whole sequences, "
-        "found {}",
-        cp);
   if (split.gather_keys == 1)
-    return model.seq_len % (2 * cp) == 0
+    return model.padded_len() % (2 * cp) == 0
                ? std::string()
-               : fmt::format("2 cp = {} must divide seq_len = {} for gather_keys = 1", 2 * cp,
-                             model.seq_len);
-  if (model.seq_len % cp != 0)
-    return fmt::format("cp = {} must divide seq_len = {}", cp, model.seq_len);
+               : fmt::format("2 cp = {} must divide {} for gather_keys = 1. {}", 2 * cp,
+                             length_of_sequence(model), padding_remedy(2 * cp));
+  if (model.padded_len() % cp != 0)
+    return fmt::format("cp = {} must divide {}. {}", cp, length_of_sequence(model),
+                       padding_remedy(cp));
   const int heads = model.num_heads / tp, keys = model.kv_heads() / tp;
   if (model.kv_heads() % tp != 0)
     return fmt::format("tp = {} must divide the {} key heads where cp > 1", tp, model.kv_heads());
@@ -163,7 +172,7 @@ std::string dispatch_fault(const model::Split& split) {
 
 std::string device_fault(const model::Config& model, const model::Split& split) {
   const int sharing = model.num_heads / model.kv_heads();
-  const int queries = split.gather_keys == 1 ? model.seq_len / split.cp : model.seq_len;
+  const int queries = model.padded_len() / (split.gather_keys == 1 ? split.cp : 1);
   if (std::int64_t{sharing} * queries <= device_limits::queries_of_key_head) return {};
   return fmt::format(
       "sequences are too long for the kernels of GPUs: found {} query heads per key head x {} "
@@ -221,7 +230,7 @@ std::vector<StageShape> stage_shapes(const model::Config& model, int global_batc
           shape->gather_keys = gather_keys;
           for (int microbatch : divisors(global_batch / dp)) {
             if (!allows_microbatch(search, microbatch) || !may_share(microbatch)) continue;
-            if (std::int64_t{microbatch} * model.seq_len / cp % tp != 0) continue;
+            if (std::int64_t{microbatch} * model.padded_len() / cp % tp != 0) continue;
             shape->microbatch = microbatch;
             for (const int ep : expert_degrees(model, search, *shape)) {
               if (!fits(ep)) continue;

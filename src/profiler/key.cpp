@@ -136,7 +136,7 @@ std::string describe(const model::Config& m, const Shapes& shapes) {
       m.precision == model::Precision::fp32 ? "" : fmt::format(" {}", model::name(m.precision));
   const std::string disk = shapes.scratch ? fmt::format("; disk '{}'", *shapes.scratch) : "";
   return fmt::format("{} C{} {} F{}{} T{} V{}{}{}{}{}; groups {}{}", m.family->name, m.hidden_size,
-                     heads, m.inner_size(), experts, m.seq_len, m.vocab_size,
+                     heads, m.inner_size(), experts, m.padded_len(), m.vocab_size,
                      m.tied_head ? " tied" : "", precision + describe_weights(m),
                      describe(shapes.splits), describe(shapes.passes),
                      fmt::join(shapes.groups, " "), disk);

@@ -132,7 +132,7 @@ void Choice::add(const model::Operator& op, const model::Division& division) {
     const Item item{
         .kind = op.kind,
         .dims = *dims,
-        .tokens = std::int64_t(split.microbatch) * model_.seq_len / split.cp,
+        .tokens = std::int64_t(split.microbatch) * model_.padded_len() / split.cp,
         .flops = op.forward_flops.evaluate(values) + op.backward_flops.evaluate(values),
         .bytes = op.forward_bytes.evaluate(values) + op.backward_bytes.evaluate(values)};
     const std::int64_t bytes = operand_bytes(item, model_);

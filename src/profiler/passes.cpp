@@ -139,8 +139,9 @@ engine::KernelCall<Storage> call_of(Maker<Storage> make, const Item& item,
       break;
     case OperatorKind::rope:
       c.head_dim = int(d[2]);
-      c.angles = make.wide_copy(kernels::rope_table(model::rope_frequencies(model), model.seq_len),
-                                model.seq_len, model.rotary_dim());
+      c.angles =
+          make.wide_copy(kernels::rope_table(model::rope_frequencies(model), model.padded_len()),
+                         model.padded_len(), model.rotary_dim());
       c.written = c.d_read = make.matrix(d[0], d[1] * c.head_dim);
       break;
     case OperatorKind::swiglu:
@@ -173,8 +174,8 @@ engine::KernelCall<Storage> call_of(Maker<Storage> make, const Item& item,
       c.weight = make.matrix(d[2], d[1]), c.d_weight = make.wide_matrix(d[2], d[1]);
       c.written = c.d_written = make.matrix(d[0], d[1]);
       if (model.rotary()) break;
-      c.positions = make.matrix(model.seq_len, d[1]);
-      c.d_positions = make.wide_matrix(model.seq_len, d[1]);
+      c.positions = make.matrix(model.padded_len(), d[1]);
+      c.d_positions = make.wide_matrix(model.padded_len(), d[1]);
       break;
     case OperatorKind::cross_entropy:
       c.written = make.matrix(d[0], d[1]), c.tokens = make.tokens(d[0], d[1]);

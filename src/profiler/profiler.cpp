@@ -50,7 +50,7 @@ std::vector<int> microbatches(const Shapes& shapes) {
 Sizes transfer_sizes(const model::Config& model, const Shapes& shapes) {
   const std::int64_t activation_bytes = model::activation_bytes(model.precision);
   const std::int64_t elements = largest_block_elements(model);
-  const std::int64_t tokens = std::int64_t(largest_of(microbatches(shapes))) * model.seq_len;
+  const std::int64_t tokens = std::int64_t(largest_of(microbatches(shapes))) * model.padded_len();
   return {.block_bytes = model::grad_bytes * elements,
           .stream_bytes = activation_bytes * tokens * model.hidden_size,
           .copy_bytes = std::max(std::int64_t(model::optimizer_bytes(model) * double(elements)),
@@ -135,7 +135,7 @@ std::vector<double> interference(Bench& bench, const hardware::ProfileKey& key,
   const std::vector<int> all_sizes = microbatches(shapes);
   const int middle = all_sizes.empty() ? 1 : all_sizes[all_sizes.size() / 2];
   const Product beside =
-      product_within(enough_s, model, double(middle) * double(model.seq_len), flops_per_s);
+      product_within(enough_s, model, double(middle) * double(model.padded_len()), flops_per_s);
   const Group all = make_group(bench.world(), largest_of(shapes.groups), key.ranks_per_node);
   return measure_interference(bench, {.product = beside,
                                       .reduce_bytes = std::clamp(sizes.block_bytes, least, most),
@@ -145,8 +145,9 @@ std::vector<double> interference(Bench& bench, const hardware::ProfileKey& key,
 
 /// A product that takes about as long as what lies between two transfers of a small layer.
 Product short_product(const model::Config& model, const Shapes& shapes, double flops_per_s) {
-  return product_within(
-      1e-3, model, double(largest_of(microbatches(shapes))) * double(model.seq_len), flops_per_s);
+  return product_within(1e-3, model,
+                        double(largest_of(microbatches(shapes))) * double(model.padded_len()),
+                        flops_per_s);
 }
 
 /// Measures work on channels, whose threads find their cores themselves.

@@ -120,8 +120,9 @@ Placement sample(const plan::Plan& whole, const model::Config& model,
   // Tokens in and out of all microbatches lie on the device; int32.
   const std::int64_t left_out = std::int64_t{whole.microbatches} - plan.microbatches;
   for (std::size_t end : {std::size_t{0}, largest.size() - 1})
-    largest[end][std::size_t(Tier::device)] +=
-        left_out * plan.stages[end].microbatch * model.seq_len * std::int64_t{sizeof(std::int32_t)};
+    largest[end][std::size_t(Tier::device)] += left_out * plan.stages[end].microbatch *
+                                               model.padded_len() *
+                                               std::int64_t{sizeof(std::int32_t)};
   Placement placement;
   count(placement, plan, cluster, [&](int rank) { return largest[plan::stage_index(plan, rank)]; });
   return placement;

@@ -25,7 +25,7 @@ void embedding_forward(ConstTokens tokens, ConstMatrixOf<Storage> token_table,
   for_each("embedding_forward", x.extent(0), [=](std::int64_t n) {
     const Storage* const token = row_of(token_table, part, tokens(n));
     const Storage* const position =
-        learned ? &position_table(documents.place(n, length), 0) : nullptr;
+        learned ? &position_table(documents.table_row(n, length), 0) : nullptr;
     Storage* const out = &x(n, 0);
     if (token == nullptr && position == nullptr) {
       std::fill_n(out, width, Storage(0.0f));
@@ -59,7 +59,7 @@ void embedding_backward(ConstTokens tokens, ConstMatrixOf<Storage> dx, Matrix d_
     for (std::int64_t n = 0; n < count; ++n) {
       const Storage* const grad = &dx(n, 0);
       if (float* const row = row_of(d_token_table, part, tokens(n))) add(scale, grad, row);
-      if (learned) add(1.0f, grad, &d_position_table(documents.place(n, length), 0));
+      if (learned) add(1.0f, grad, &d_position_table(documents.table_row(n, length), 0));
     }
   });
 }

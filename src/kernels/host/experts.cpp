@@ -27,15 +27,26 @@ void product(const FactorOf<StorageA>& a, const FactorOf<StorageB>& b, std::size
 /// [sequences, E] the copies that each sequence has of each expert.
 std::vector<std::int32_t> loads_of(const Routes& routes, std::int64_t tokens,
                                    const RouterLoss& loss) {
+  const std::int64_t num_experts = routes.num_experts;
+  std::vector<std::int32_t> loads;
+  const auto zeros = [&](std::int64_t sequences) {
+    with_memory("choose_experts_loads",
+                [&] { loads.resize(std::size_t(sequences * num_experts)); });
+  };
+  if (loss.counts != nullptr) {
+    zeros(1);
+    for (std::int64_t i = 0; i < loss.parts * num_experts; ++i)
+      loads[std::size_t(i % num_experts)] += std::int32_t(loss.counts[i]);
+    return loads;
+  }
   const std::int64_t sequences = (loss.before + tokens + loss.after) / loss.seq_len,
                      copies = std::int64_t(loss.seq_len) * routes.chosen;
   const std::int32_t* const experts = routes.experts - std::int64_t(loss.before) * routes.chosen;
-  std::vector<std::int32_t> loads;
-  with_memory("choose_experts_loads",
-              [&] { loads.resize(std::size_t(sequences * routes.num_experts)); });
+  zeros(sequences);
   for_each("choose_experts_loads", sequences, [&](std::int64_t sequence) {
     for (std::int64_t i = sequence * copies; i < (sequence + 1) * copies; ++i)
-      ++loads[std::size_t(sequence * routes.num_experts + experts[i])];
+      if (!routes.pads(i / routes.chosen - loss.before))
+        ++loads[std::size_t(sequence * num_experts + experts[i])];
   });
   return loads;
 }
@@ -79,21 +90,29 @@ void choose_experts(ConstMatrix logits, const Router& router, Vector gates, Rout
            [=](std::int64_t n) { write_gates(&logits(n, 0), router, routes, n, gates.data()); });
 }
 
+void count_copies(const Routes& routes, std::int64_t first, std::int64_t tokens, Vector counts) {
+  promise_counts("count_copies", routes, tokens, counts);
+  std::fill_n(counts.data(), counts.size(), 0.0f);
+  for (std::int64_t i = first * routes.chosen; i < (first + tokens) * routes.chosen; ++i)
+    if (!routes.pads(i / routes.chosen)) counts(routes.experts[i]) += 1.0f;
+}
+
 void choose_experts_backward(ConstMatrix logits, const Router& router, const Routes& routes,
                              ConstVector d_gates, const RouterLoss& loss, Matrix d_logits) {
   promise_routes_backward("choose_experts_backward", logits, router, d_gates, routes, loss,
                           d_logits);
   const std::int64_t tokens = logits.extent(0);
   const std::int32_t held = routes.rows != nullptr ? routes.held_rows() : 0;
-  const bool balances = loss.balance != 0.0f && loss.seq_len > 0;
+  const bool balances = loss.balances();
   const std::vector<std::int32_t> loads =
       balances ? loads_of(routes, tokens, loss) : std::vector<std::int32_t>();
   for_each("choose_experts_backward", tokens, [&](std::int64_t n) {
-    write_logits_gradient(&logits(n, 0), router, routes, n, d_gates.data(), held, loss,
-                          balances ? loads.data() + (loss.before + n) / loss.seq_len *
-                                                        std::int64_t(routes.num_experts)
-                                   : nullptr,
-                          &d_logits(n, 0));
+    const bool pads = routes.pads(n);
+    const std::int64_t sequence = balances && !pads ? loss.sequence(n) : -1;
+    write_logits_gradient(
+        &logits(n, 0), router, routes, n, d_gates.data(), held, pads ? RouterLoss{} : loss,
+        sequence >= 0 ? loads.data() + sequence * std::int64_t(routes.num_experts) : nullptr,
+        &d_logits(n, 0));
   });
 }
 

@@ -50,7 +50,7 @@ void embedding_forward(ConstTokens tokens, ConstMatrixOf<Storage> token_table,
   for_each_row(
       "embedding_forward", x.extent(0), KOKKOS_LAMBDA(const Team& team) {
         const int n = team.league_rank(), row = tokens(n) - part.first;
-        const int t = learned ? documents.place(n, position_table.extent(0)) : 0;
+        const int t = learned ? documents.table_row(n, position_table.extent(0)) : 0;
         const bool here = row >= 0 && row < token_table.extent_int(0);
         along(team, x.extent_int(1), [&](int c) {
           const float token = here ? scale * token_table(row, c) : 0.0f;
@@ -82,15 +82,19 @@ void embedding_backward(ConstTokens tokens, ConstMatrixOf<Storage> dx, Matrix d_
         });
       });
   if (d_position_table.data() == nullptr) return;
-  const int length = d_position_table.extent_int(0), before = int(documents.first % length);
+  const int length = d_position_table.extent_int(0);
+  const bool pads = documents.pads(length);
+  const int before = pads ? 0 : int(documents.first % length);
   // From a first one on, any token may have a place.
-  const bool any = documents.begins != nullptr || documents.zigzag.cuts();
+  const bool any = pads || documents.begins != nullptr || documents.zigzag.cuts();
   for_each_row(
       "embedding_backward_positions", d_position_table.extent(0), KOKKOS_LAMBDA(const Team& team) {
         const int t = team.league_rank();
-        const int from = any ? (t > before ? t - before : 0) : (t + length - before) % length;
+        const int from = pads  ? 0
+                         : any ? (t > before ? t - before : 0)
+                               : (t + length - before) % length;
         for (int n = from; n < count; n += any ? 1 : length)
-          if (documents.place(n, length) == t)
+          if (documents.table_row(n, length) == t)
             along(team, width, [&](int c) { d_position_table(t, c) += dx(n, c); });
       });
 }

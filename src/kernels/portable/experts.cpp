@@ -5,6 +5,7 @@
 
 #include "base/text.hpp"
 #include "kernels/matmul.hpp"
+#include "kernels/portable/expert_loads.hpp"
 #include "kernels/portable/launch.hpp"
 #include "kernels/portable/ordering.hpp"
 #include "kernels/routing.hpp"
@@ -135,36 +136,28 @@ void choose_experts(ConstMatrix logits, const Router& router, Vector gates, Rout
       });
 }
 
+void count_copies(const Routes& routes, std::int64_t first, std::int64_t tokens, Vector counts) {
+  promise_counts("count_copies", routes, tokens, counts);
+  const Loads loads = loads_of_runs(routes, first, tokens, 1);
+  for_each(
+      "count_copies", routes.num_experts,
+      KOKKOS_LAMBDA(std::int64_t i) { counts(i) = float(loads.of_first[i]); });
+}
+
 void choose_experts_backward(ConstMatrix logits, const Router& router, const Routes& routes,
                              ConstVector d_gates, const RouterLoss& loss, Matrix d_logits) {
   promise_routes_backward("choose_experts_backward", logits, router, d_gates, routes, loss,
                           d_logits);
-  const std::int64_t tokens = logits.extent(0), num_experts = routes.num_experts;
+  const std::int64_t tokens = logits.extent(0);
   const std::int32_t held = routes.rows != nullptr ? routes.held_rows() : 0;
-  std::int32_t* loads = nullptr;  // those of a sequence are where its first part's counts were
-  std::int64_t stride = 0;
-  if (loss.balance != 0.0f && loss.seq_len > 0) {
-    const std::int64_t all = loss.before + tokens + loss.after, sequences = all / loss.seq_len;
-    const ItemParts parts = parts_of_items(all * routes.chosen, sequences, routes.num_experts);
-    stride = parts.count / std::max<std::int64_t>(1, sequences) * num_experts;
-    loads = workspace_of<std::int32_t>(parts.count * num_experts);
-    const std::int32_t* const experts = routes.experts - std::int64_t(loss.before) * routes.chosen;
-    count_keys(
-        parts, routes.num_experts, KOKKOS_LAMBDA(std::int64_t copy) { return int(experts[copy]); },
-        loads);
-    for_each(
-        "choose_experts_loads", sequences * num_experts, KOKKOS_LAMBDA(std::int64_t i) {
-          std::int32_t* const own = loads + i / num_experts * stride + i % num_experts;
-          for (std::int64_t part = num_experts; part < stride; part += num_experts)
-            *own += own[part];
-        });
-  }
+  const Loads loads = loss.balances() ? loads_of(routes, tokens, loss) : Loads{};
   for_each(
       "choose_experts_backward", tokens, KOKKOS_LAMBDA(std::int64_t n) {
+        const bool pads = routes.pads(n);
+        const std::int64_t sequence = loads.of_first != nullptr && !pads ? loss.sequence(n) : -1;
         write_logits_gradient(
-            &logits(n, 0), router, routes, n, d_gates.data(), held, loss,
-            loads != nullptr ? loads + (loss.before + n) / loss.seq_len * stride : nullptr,
-            &d_logits(n, 0));
+            &logits(n, 0), router, routes, n, d_gates.data(), held, pads ? RouterLoss{} : loss,
+            sequence >= 0 ? loads.of_first + sequence * loads.stride : nullptr, &d_logits(n, 0));
       });
 }
 
