@@ -306,7 +306,8 @@ inline void divide_experts(std::mt19937& random, const model::Config& model, pla
 
 /// Chooses how far stages run ahead, puts some of what some stages offload on disk, lets some keep
 /// several replicas of what they shard, some store layers, some lie on several nodes, some step on
-/// the host what they offload, and some divide whole experts; the generator stays as it is.
+/// the host what they offload, some work on the MLP in tiles, and some divide whole experts; the
+/// generator stays as it is.
 inline void choose_later_knobs(std::mt19937 random, const model::Config& model, plan::Plan& plan) {
   plan.order.run_ahead = pick(random, {1, 2});
   for (plan::Stage& stage : plan.stages) {
@@ -326,7 +327,14 @@ inline void choose_later_knobs(std::mt19937 random, const model::Config& model, 
   for (plan::Stage& stage : plan.stages)
     stage.host_update_ratio =
         pick(random, {0, 0, 1, 2}) / 2.0 * (stage.optim_offload_ratio - stage.optim_disk_ratio);
-  if (model.num_experts == 0) return;
+  if (model.num_experts == 0) {
+    for (plan::Stage& stage : plan.stages) {
+      plan::Stage changed = stage;
+      changed.mlp_tiles = pick(random, {1, 1, 2, 3});
+      if (plan::tile_fault(model, changed.split()).empty()) stage = changed;
+    }
+    return;
+  }
   for (plan::Stage& stage : plan.stages)
     if ((pick(random, {0, 1, 1}) == 1 || model.adapter.is_of_experts()) &&
         model.num_experts % stage.tp == 0)
@@ -427,6 +435,7 @@ inline plan::Plan zero_bubble_plan(std::mt19937& random, model::Config& model, i
     stage.zero_level = std::min(stage.zero_level, stage.shard_ranks() > 1 ? 1 : 3);
     stage.grad_offload_ratio = 0.0;
     stage.dispatch_tokens = 0;
+    stage.mlp_tiles = 1;
   }
   return plan;
 }
@@ -458,6 +467,7 @@ inline plan::Plan interleaved_plan(std::mt19937& random, model::Config& model, i
   for (std::size_t i = size; i < splits.size(); ++i) {
     plan.stages[i].replicas = plan.stages[i % size].replicas;
     plan.stages[i].ep = plan.stages[i % size].ep;
+    plan.stages[i].mlp_tiles = plan.stages[i % size].mlp_tiles;
     plan.stages[i].zero_level = plan.stages[i % size].zero_level;
   }
   return plan;
@@ -492,6 +502,7 @@ inline bool share_sequences(const model::Config& model, plan::Plan& plan, int se
       const plan::Stage& first = plan.stages.front();
       stage.nodes = first.nodes, stage.devices_per_node = first.devices_per_node;
       stage.dp = first.dp, stage.tp = first.tp, stage.ep = first.ep;
+      stage.mlp_tiles = first.mlp_tiles;
       stage.replicas = first.replicas, stage.zero_level = first.zero_level;
     }
     const int ranks = stage.data_ranks();

@@ -36,6 +36,7 @@ struct StageRole {
   bool host_update = false;      ///< the node's processor may step some; else oh does not count
   bool gather_keys = false;      ///< ranks that share sequences do, else they exchange heads
   bool dispatch_tokens = false;  ///< data-parallel ranks that divide experts do, else they gather
+  int mlp_tiles = 1;             ///< tiles of tokens in which a rank works on a dense MLP
   /// Slowdowns against most node pairs, of the stage's collectives over nodes and of collectives of
   /// all ranks.
   double times = 1.0, world_times = 1.0;
@@ -43,7 +44,8 @@ struct StageRole {
 
   /// The lists of plans whose ranks divide segments along these axes.
   model::Division division(model::AxisSet axes) const {
-    return {axes, gather_keys ? model::Sharing::keys : model::Sharing::heads, dispatch_tokens};
+    return {axes, gather_keys ? model::Sharing::keys : model::Sharing::heads, dispatch_tokens,
+            mlp_tiles};
   }
   bool trains_embedding() const { return first && frozen == 0; }
   /// Layers without a backward. Where there are none, formulas stay as short as they are then.

@@ -79,6 +79,7 @@ struct SearchKeys {
   std::vector<int> tp = {};
   std::vector<int> ep = {};
   std::vector<int> dispatch_tokens = {};
+  std::vector<int> mlp_tiles = {};
   std::vector<int> microbatch = {};
   std::vector<int> run_ahead = {1, 2};
   std::vector<int> chunks = {};  ///< virtual stages per device, besides one

@@ -264,12 +264,15 @@ struct Division {
   AxisSet axes = {};
   Sharing sharing = Sharing::none;
   bool dispatches = false;  ///< a token is sent to the ranks of its experts, else to all
+  int mlp_tiles = 1;        ///< tiles of tokens in which a rank works on a dense MLP
 
   constexpr Division() = default;
-  constexpr Division(AxisSet axes_, Sharing way = Sharing::heads, bool dispatches_ = false)
+  constexpr Division(AxisSet axes_, Sharing way = Sharing::heads, bool dispatches_ = false,
+                     int mlp_tiles_ = 1)
       : axes(axes_),
         sharing(axes.contains(Axis::cp) ? way : Sharing::none),
-        dispatches(axes.contains(Axis::ep) && dispatches_) {}
+        dispatches(axes.contains(Axis::ep) && dispatches_),
+        mlp_tiles(mlp_tiles_) {}
   constexpr Division(Axis axis) : Division(AxisSet(axis)) {}
   constexpr Division(Sharing way)
       : Division(way == Sharing::none ? AxisSet() : AxisSet(Axis::cp), way) {}
@@ -284,6 +287,7 @@ struct Split {
   int cp = 1;           ///< ranks that share the one sequence of a microbatch
   int gather_keys = 0;  ///< 1: these gather keys and values, in zigzag order
   int dispatch_tokens = 0;  ///< 1: ranks of ep send a token to the ranks of its experts only
+  int mlp_tiles = 1;        ///< tiles of tokens in which a rank works on a dense MLP
 
   auto operator<=>(const Split&) const = default;
   Sharing sharing() const {
@@ -300,7 +304,7 @@ struct Split {
     AxisSet found;
     for (const Axis axis : {Axis::tp, Axis::cp, Axis::ep})
       if (size(axis) > 1) found = found.with(axis);
-    return {found, sharing(), dispatch_tokens == 1};
+    return {found, sharing(), dispatch_tokens == 1, mlp_tiles};
   }
   std::map<std::string, double, std::less<>> values() const {
     return {{"b", microbatch}, {"cp", cp}, {"ep", ep}, {"tp", tp}};

@@ -30,19 +30,28 @@ enum class Recompute {
 inline constexpr Recompute all_recomputes[] = {Recompute::none, Recompute::selective,
                                                Recompute::full};
 
-/// The head's are those of one piece, see head_pieces().
+/// A head and a tiled MLP have the sizes of one piece, see pieces().
 ///
 /// @param division  Split::division(). Ranks along cp exchange heads of tokens before attention and
 ///                  behind it, or gather keys. Ranks that sum a layer's segment norm their own
 ///                  tokens before a gather of all.
 Segment segment(const Config& config, SegmentKind kind, Division division = {});
 
-/// Pieces of a microbatch's tokens in which the head works, as equal as they can be with at most
-/// Config::head_tokens each: ceil(N / count) tokens but for the last. In "b" and "cp".
-struct HeadPieces {
+/// Whether a backward makes all of a segment's tensors again, tile by tile, so that only its input
+/// is kept.
+inline bool is_tiled(SegmentKind kind, const Division& division) {
+  return kind == SegmentKind::mlp && division.mlp_tiles > 1;
+}
+
+/// Pieces of a microbatch's tokens in which a segment works, as equal as they can be: ceil(N /
+/// count) tokens but for the last. In "b" and "cp".
+///
+/// The head's have at most Config::head_tokens each, a tiled MLP has at most Division::mlp_tiles.
+/// Other segments work on all tokens at once.
+struct Pieces {
   Expr tokens, count;
 };
-HeadPieces head_pieces(const Config& config);
+Pieces pieces(const Config& config, SegmentKind kind, const Division& division = {});
 
 /// Segments of a block in forward order: one, or two for a layer whose branches are not parallel.
 std::vector<SegmentKind> segment_kinds(const Config& config, BlockKind kind, LayerKind layer = {});

@@ -28,6 +28,7 @@ struct Stage {
   int tp = 1;
   int ep = 1;  ///< ranks over which whole experts are divided: 1 (tp cuts each), tp or a multiple
   int dispatch_tokens = 0;  ///< 1: these send a token to the ranks of its experts, else to all
+  int mlp_tiles = 1;        ///< tiles of tokens in which a rank works on a dense MLP
   int zero_level = 0;   ///< 1 shards optimizer state over state_ranks(), 2 also gradients, 3 also
                         ///< weights
   int replicas = 1;     ///< copies of the sharded state, each over shard_ranks() neighbours
@@ -58,7 +59,8 @@ struct Stage {
             .ep = ep,
             .cp = cp,
             .gather_keys = gather_keys,
-            .dispatch_tokens = dispatch_tokens};
+            .dispatch_tokens = dispatch_tokens,
+            .mlp_tiles = mlp_tiles};
   }
   bool operator==(const Stage&) const = default;
 };

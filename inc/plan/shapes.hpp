@@ -31,6 +31,7 @@ struct StageShape {
   int microbatch = 1;  ///< sequences per microbatch and data-parallel rank
   int gather_keys = 0;
   int dispatch_tokens = 0;
+  int mlp_tiles = 1;
 
   int devices() const { return nodes * devices_per_node; }
   bool operator==(const StageShape&) const = default;
@@ -67,6 +68,10 @@ std::string paired_context_fault(const model::Config& model, int cp, int tp);
 /// Says why ranks of a stage cannot send tokens to the ranks of their experts; empty where they
 /// can.
 std::string dispatch_fault(const model::Split& split);
+
+/// Says why a rank cannot work on a dense MLP in tiles of tokens: "mlp_tiles must be 1 ..."; empty
+/// if it can.
+std::string tile_fault(const model::Config& model, const model::Split& split);
 
 /// Whether a pipeline of `num_stages` on this cluster may have a stage of `devices`: every other
 /// stage needs one device at least, or exactly as many where the search asks for equal stages.

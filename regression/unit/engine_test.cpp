@@ -493,6 +493,22 @@ TEST(PaddedSequences, HaveRanksOfPaddingAloneAndModelsOfAllKinds) {
   EXPECT_GE(learned, 3);
 }
 
+// The last tile has fewer tokens, and a sequence may be shared.
+TEST(Tiles, TrainLikeAWholeMlp) {
+  for (int i = 0; i < 6; ++i) {
+    std::mt19937 random(unsigned(i) + 1);
+    model::Config model = i % 2 == 0 ? test::special_models()[0] : test::random_model(random);
+    if (model.num_experts > 0 || model.parallel()) continue;
+    plan::Plan plan = plan::equal_stages(model, 4, 1, {.dp = 2});
+    plan::Stage& stage = plan.stages[0];
+    stage.mlp_tiles = 3, stage.zero_level = i % 4, stage.act_offload_ratio = i % 2;
+    (i < 3 ? stage.ckpt_layers : stage.stored_layers) = i % 3;
+    stage.ckpt_layers = std::min(stage.ckpt_layers, stage.layers);
+    stage.stored_layers = std::min(stage.stored_layers, stage.layers);
+    expect_contract(model, plan);
+  }
+}
+
 class InterleavedContract : public ::testing::TestWithParam<int> {};
 
 // Ranks that hold several stages, of three families and of the special models, on 2 to 8 ranks.

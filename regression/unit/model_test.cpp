@@ -392,7 +392,7 @@ TEST(Model, HeadPiecesCoverAMicrobatchAndNoneIsEmpty) {
   Config m = small();
   for (m.seq_len = 1; m.seq_len <= 40; ++m.seq_len)
     for (m.head_tokens = 1; m.head_tokens <= 50; ++m.head_tokens) {
-      const HeadPieces pieces = head_pieces(m);
+      const Pieces pieces = model::pieces(m, SegmentKind::head);
       const double each = pieces.tokens.evaluate(Split{.microbatch = 2}.values()),
                    tokens = 2.0 * m.seq_len;
       const double count = pieces.count.evaluate(Split{.microbatch = 2}.values());

@@ -75,11 +75,24 @@ TEST(Neighbours, EachKnobOfTheSearchChanges) {
     if (std::holds_alternative<std::monostate>(knob.search) || derived) continue;
     const std::string name = knob.name;
     const bool of_all_models = name != "ep" && name != "dispatch_tokens";
-    if (!of_all_models || name == "cp" || name == "gather_keys") continue;
+    if (!of_all_models || name == "cp" || name == "gather_keys" || name == "mlp_tiles") continue;
     EXPECT_TRUE(any(all, [&](const Plan& other) {
       return number(knob, other, 0) != number(knob, plan, 0);
     })) << knob.name;
   }
+}
+
+TEST(Neighbours, WorkInOtherTiles) {
+  const model::Config model = samples::small_model(8);
+  Plan plan = equal_stages(model, 8, 2, {.dp = 4});
+  const hardware::Cluster cluster = cluster_of(plan);
+  const auto has = [](int tiles) {
+    return [=](const Plan& other) { return other.stages[1].mlp_tiles == tiles; };
+  };
+  EXPECT_FALSE(any(neighbours(plan, model, cluster, {}), has(4)));
+  EXPECT_TRUE(any(neighbours(plan, model, cluster, {.mlp_tiles = {1, 4}}), has(4)));
+  plan.stages[1].mlp_tiles = 4;
+  EXPECT_TRUE(any(neighbours(plan, model, cluster, {.mlp_tiles = {1, 4}}), has(1)));
 }
 
 TEST(Neighbours, DivideWholeExperts) {

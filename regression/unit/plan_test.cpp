@@ -17,6 +17,7 @@
 #include "own_folder.hpp"
 #include "plan/order.hpp"
 #include "plan/phases.hpp"
+#include "plan/shapes.hpp"
 #include "refusal.hpp"
 
 namespace brume::plan {
@@ -330,7 +331,8 @@ TEST(PlanCheck, ChunksHaveTheMeshOfTheirDevices) {
   };
   EXPECT_EQ(refused([](Plan& plan) { plan.stages[3].zero_level = 0; }),
             "plan: stage 3: it lies on the devices of stage 1, so nodes, devices_per_node, "
-            "microbatch, dp, cp, tp, ep, zero_level, replicas and group must be those of stage 1");
+            "microbatch, dp, cp, tp, ep, mlp_tiles, zero_level, replicas and group must be those "
+            "of stage 1");
   EXPECT_EQ(refused([](Plan& plan) { plan.order.chunks = 3; }),
             "plan: virtual_stages = 3 must divide its 4 stages into at least 2 that have devices "
             "of their "
@@ -536,6 +538,19 @@ TEST(PlanCheck, SharedExpertsAndJointNormsAreCutOrRefused) {
 }
 
 // 6 ranks that divide experts lie on one node and half of the next.
+TEST(PlanCheck, TilesAreOfADenseMlpOfOneRank) {
+  model::Config model = small;
+  const auto fault = [&](const model::Split& split) { return tile_fault(model, split); };
+  EXPECT_EQ(fault({.mlp_tiles = 3}), "");
+  EXPECT_EQ(fault({.tp = 2}), "");
+  EXPECT_EQ(fault({.tp = 2, .mlp_tiles = 3}), "mlp_tiles must be 1 unless tp is 1, found 3");
+  model.num_experts = 4;
+  EXPECT_EQ(fault({.mlp_tiles = 2}), "mlp_tiles must be 1 for a model with experts, found 2");
+  model.num_experts = 0, model.family = &model::family("falcon");
+  EXPECT_EQ(fault({.mlp_tiles = 2}),
+            "mlp_tiles must be 1 for a model whose attention and MLP read the same input, found 2");
+}
+
 TEST(PlanCheck, RanksThatDivideExpertsLieAlikeOnNodes) {
   model::Config model = small;
   model.family = &model::family("llama");

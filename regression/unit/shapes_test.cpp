@@ -107,6 +107,26 @@ TEST(StageShapes, ExpertsAreDividedOrCut) {
   EXPECT_EQ(found({}), (Degrees{{1, 1}}));
 }
 
+TEST(StageShapes, LongSequencesMayHaveTiles) {
+  model::Config model = twelve_heads;
+  model.hidden_size = 240, model.seq_len = 9216;
+  const hardware::Cluster device = hardware::NodeGroup{.nodes = 1, .devices_per_node = 1};
+  const auto found = [&](const deck::SearchKeys& search) {
+    std::set<std::pair<int, int>> tiles;
+    for (const StageShape& shape : stage_shapes(model, 2, device, 0, search))
+      tiles.emplace(shape.microbatch, shape.mlp_tiles);
+    return tiles;
+  };
+  using Tiles = std::set<std::pair<int, int>>;
+  EXPECT_EQ(found({}), (Tiles{{1, 1}, {1, 39}, {2, 1}}));
+  EXPECT_EQ(found({.mlp_tiles = {1}}), (Tiles{{1, 1}, {2, 1}}));
+  EXPECT_EQ(found({.mlp_tiles = {4, 8}}), (Tiles{{1, 4}, {1, 8}, {2, 4}, {2, 8}}));
+  model.seq_len = 8192;
+  EXPECT_EQ(found({}), (Tiles{{1, 1}, {2, 1}}));
+  model.hidden_size = 1200, model.seq_len = 9216;
+  EXPECT_EQ(found({}), (Tiles{{1, 1}, {2, 1}}));
+}
+
 // 24 query heads and 6 key heads: ranks have whole ones.
 TEST(StageShapes, RanksShareLongSequences) {
   model::Config model = twelve_heads;
@@ -147,7 +167,8 @@ TEST(StageShapes, LongSequencesOnDevicesNeedRanksThatGatherKeys) {
     devices.groups[0].on_device = on_device;
     bool whole = false;
     int gathered = 0;
-    for (const StageShape& shape : stage_shapes(model, 1, devices, 0, {.tp = {1}})) {
+    for (const StageShape& shape :
+         stage_shapes(model, 1, devices, 0, {.tp = {1}, .mlp_tiles = {1}})) {
       whole |= shape.gather_keys == 0;
       gathered += shape.gather_keys;
     }

@@ -59,6 +59,22 @@ TEST(StageMemory, MatchesLiveBytesOfRandomPlans) {
   }
 }
 
+TEST(StageMemory, MatchesLiveBytesOfTiledMlps) {
+  std::mt19937 random(7);
+  int tiled = 0;
+  for (int trial = 0; trial < test::trials(40) && !testing::Test::HasFailure(); ++trial) {
+    const int num_layers = 1 + int(random() % 7);
+    plan::Plan plan = samples::random_plan(random, num_layers);
+    const int tiles = 2 + int(random() % 3);
+    if (plan.stages[0].tp > 1) continue;
+    for (plan::Stage& stage : plan.stages) stage.mlp_tiles = tiles;
+    ++tiled;
+    compare(plan, samples::small_model(num_layers, random() % 2 == 0));
+    compare(plan, samples::small_llama(num_layers, 2));
+  }
+  EXPECT_GT(tiled, 5);
+}
+
 // A falcon's layer is one segment; a llama's key heads are cut or repeated by tp.
 TEST(StageMemory, MatchesLiveBytesOfOtherFamilies) {
   std::mt19937 random(2);

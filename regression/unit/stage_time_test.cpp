@@ -31,8 +31,8 @@ hardware::Profile unit_profile(const model::Config& model) {
   profile.interference.assign(16, 0.0);
   for (SegmentKind kind : model::segment_kinds(model))
     for (int b : {1, 2})
-      for (int tp : {1, 2}) {
-        const model::Split split{.tp = tp, .microbatch = b};
+      for (const auto& [tp, tiles] : {std::pair(1, 1), std::pair(2, 1), std::pair(1, 2)}) {
+        const model::Split split{.tp = tp, .microbatch = b, .mlp_tiles = tiles};
         for (const model::Operator& op : model::segment(model, kind, split.division()).operators) {
           hardware::OperatorRow row{model::name(op.kind), {}, 1 * ms, 2 * ms};
           for (const Expr& dim : op.dims)
@@ -83,6 +83,23 @@ TEST(StageTime, RecomputationAddsAForwardWithoutItsLastProduct) {
   const double without_s = times(plan, model, unit_profile(model)).stable_s();
   plan.stages[0].ckpt_layers = 2;
   EXPECT_NEAR(times(plan, model, unit_profile(model)).stable_s() - without_s, 2 * 10 * ms, 1e-12);
+}
+
+// Each of two tiles has all five operators of the MLP in both passes, and makes four again. A layer
+// without recomputation saves only attention's norm; full recomputation adds only attention.
+TEST(StageTime, TilesOfTheMlpAreMadeAgain) {
+  const model::Config model = samples::small_model(2);
+  plan::Plan plan = one_stage(2);
+  const double whole_s = times(plan, model, unit_profile(model)).stable_s();
+  plan.stages[0].mlp_tiles = 2;
+  for (const int stored : {0, 2}) {
+    plan.stages[0].stored_layers = stored;
+    EXPECT_NEAR(times(plan, model, unit_profile(model)).stable_s() - whole_s,
+                (2 * (5 * 3 + 2 * 4) - stored) * ms, 1e-12);
+  }
+  plan.stages[0].stored_layers = 0, plan.stages[0].ckpt_layers = 2;
+  EXPECT_NEAR(times(plan, model, unit_profile(model)).stable_s() - whole_s,
+              2 * (5 * 3 + 2 * 4 + 6) * ms, 1e-12);
 }
 
 // In both passes a reduce-scatter and an all-gather of the stream between any two of embedding,

@@ -28,8 +28,8 @@ Strategy random_strategy(std::mt19937& random) {
 }
 
 TEST(Strategy, SetsWhatASearchChoosesOfAStage) {
-  const std::set<std::string> of_layouts{"microbatch",     "dp", "cp", "gather_keys", "tp", "ep",
-                                         "dispatch_tokens"};
+  const std::set<std::string> of_layouts{
+      "microbatch", "dp", "cp", "gather_keys", "tp", "ep", "dispatch_tokens", "mlp_tiles"};
   for (const plan::Knob& knob : plan::knobs) {
     const bool number = std::holds_alternative<int plan::Stage::*>(knob.member);
     if (std::holds_alternative<std::monostate>(knob.search) || of_layouts.contains(knob.name) ||

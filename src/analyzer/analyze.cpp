@@ -78,6 +78,7 @@ StageRole role_of(const plan::Plan& plan, int stage, const model::Config& model,
       .host_update = plan.stages[stage].host_update_ratio > 0.0,
       .gather_keys = plan.stages[stage].gather_keys == 1,
       .dispatch_tokens = plan.stages[stage].dispatch_tokens == 1,
+      .mlp_tiles = plan.stages[stage].mlp_tiles,
       .times = times(plan::first_rank(plan, stage), plan.stages[stage].devices()),
       .world_times = times(0, plan.devices()),
       .first_in_unit = price::first_in_unit(plan, machine, stage)};

@@ -161,7 +161,11 @@ Expr Costs::segment(model::SegmentKind kind, Pass pass, int run) const {
       [model = model_, profile = profile_, kind, pass, run, all, role = role_](Arguments x) {
         const model::Split split = split_of(x, role);
         const double work_s = price::segment_s(*model, *profile, kind, pass, split, run);
-        return price::task_s(*profile, work_s, all ? tasks_of(*model, kind, pass, split) : 1);
+        const double piece_s =
+            price::task_s(*profile, work_s, all ? tasks_of(*model, kind, pass, split) : 1);
+        if (kind == model::SegmentKind::head) return piece_s;
+        return piece_s *
+               model::pieces(*model, kind, split.division()).count.evaluate(split.values());
       });
   return Expr::call(std::move(function), v_.split(*model_));
 }

@@ -53,7 +53,8 @@ inline model::Split split_of(Arguments x, const StageRole& role) {
           .ep = number(3),
           .cp = number(2),
           .gather_keys = int(role.gather_keys),
-          .dispatch_tokens = int(role.dispatch_tokens)};
+          .dispatch_tokens = int(role.dispatch_tokens),
+          .mlp_tiles = role.mlp_tiles};
 }
 
 /// A function that looks its earlier values up: a grid asks for the same arguments many times. Not
@@ -69,7 +70,7 @@ class Costs {
  public:
   Costs(const model::Config& model, const hardware::Machine& machine, StageRole role);
 
-  /// Time of a segment's pass, or of one run of it, at Variables::split.
+  /// Time of a segment's pass, or of one run of it, at Variables::split; of a head's one piece.
   Expr segment(model::SegmentKind kind, Pass pass, int run = price::all_runs) const;
   /// The norms of a segment that its backward makes again before ranks gather their tokens.
   Expr norms_again(model::SegmentKind kind) const;

@@ -136,9 +136,15 @@ LayerCosts costs_of(const model::Config& model, const Costs& costs, Recompute re
   std::vector<Exchanges> exchanges;
   for (const SegmentKind kind : kinds) exchanges.emplace_back(model, costs, kind, recompute);
   const Exchanges &front = exchanges.front(), &back = exchanges.back();
+  const auto is_tiled = [&](SegmentKind kind) {
+    return model::is_tiled(kind, costs.role().division({}));
+  };
   const auto all = [&](Pass pass) {
     Expr sum = 0.0;
-    for (SegmentKind kind : kinds) sum += costs.segment(kind, pass);
+    for (SegmentKind kind : kinds) {
+      const bool remakes = pass == Pass::stored_backward && is_tiled(kind);
+      sum += costs.segment(kind, remakes ? Pass::backward : pass);
+    }
     return sum;
   };
   // While a segment of a backward computes, the input of the next one is brought together, unless
@@ -155,6 +161,10 @@ LayerCosts costs_of(const model::Config& model, const Costs& costs, Recompute re
   const auto norm_beside = [&](SegmentKind next, const Expr& exchange_s) {
     return recompute == Recompute::none ? Expr(0.0) : min(costs.norms_again(next), exchange_s);
   };
+  // A tile is made again just before its backward, in every layer.
+  Expr tiles_again_s = 0.0;
+  for (SegmentKind kind : kinds)
+    if (is_tiled(kind)) tiles_again_s += costs.segment(kind, Pass::recompute);
   const SegmentKind first = full ? kinds.front() : kinds.back();
   const Variables v(model);
   const Expr moved = moved_bytes(model, recompute, costs.role(), v.a);
@@ -195,9 +205,11 @@ LayerCosts costs_of(const model::Config& model, const Costs& costs, Recompute re
     // The first segment is recomputed without waiting for the gradient, which is still on its way.
     const Expr first_s = costs.segment(kinds.front(), Pass::recompute);
     layer.hidden_tp_s = ahead * min(back.first_output_grad_s, first_s);
-    layer.recompute_ahead_s =
-        select(less(1.0, model::sum_ranks(kinds.back())),
-               ahead * max(first_s - back.first_output_grad_s, 0.0), all(Pass::recompute));
+    layer.recompute_ahead_s = select(less(1.0, model::sum_ranks(kinds.back())),
+                                     ahead * max(first_s - back.first_output_grad_s, 0.0),
+                                     all(Pass::recompute) - tiles_again_s);
+  } else {
+    layer.backward_s += tiles_again_s;
   }
   return layer;
 }

@@ -22,7 +22,9 @@ struct SegmentBytes {
   ///
   /// @param role  of those that divide segments
   SegmentBytes(const model::Config& model, model::SegmentKind kind, const StageRole& role)
-      : SegmentBytes(model, kind, model::segment(model, kind)) {
+      : SegmentBytes(model, kind, model::segment(model, kind, role.division({}))) {
+    tiled = model::is_tiled(kind, role.division({}));
+    if (tiled) cheap = 0.0;
     if (kind == model::SegmentKind::head) return;
     const auto join_lists = [](SegmentBytes& one, const Expr& condition,
                                const SegmentBytes& other) {
@@ -53,10 +55,14 @@ struct SegmentBytes {
   Expr stream;             ///< of all tokens that it works on
   Expr shard;              ///< of those that a rank keeps between segments
   Expr shared;             ///< 1 where several ranks sum its output, else 0
+  bool tiled = false;      ///< all of it is of a tile, which the backward makes again
   // The rest is of ranks that do.
   double inputs = 0.0;  ///< normed inputs
   bool adds = false;    ///< the sum of the ranks' terms and the stream is the output
 
+  /// Bytes of tensors that stay from a layer's forward to its backward.
+  /// @param stored  1 where the layer keeps the cheap ones, else 0
+  Expr kept(const Expr& stored) const { return tiled ? Expr(0.0) : saved + stored * cheap; }
   /// Normed inputs that are brought together.
   /// @param stored  1 where the layer keeps them, else 0
   Expr brought(const Expr& stored) const { return shared * (1.0 - stored) * (inputs * stream); }

@@ -22,16 +22,14 @@ StageMemoryBuilder::StageMemoryBuilder(const model::Config& model, StageRole rol
       shard_(model::stream_shard_bytes(model)),
       shared_(less(1.0, v_.tp)),
       table_elements_(model::token_table_elements(model)) {
-  Expr cheap = 0.0;
   for (SegmentKind kind : model::segment_kinds(model, model::BlockKind::layer)) {
     segments_.emplace_back(model, kind, role);
     if (role.dense > 0 && kind == SegmentKind::experts)
       segments_.back().join(SegmentBytes(model, SegmentKind::mlp, role),
                             [](const Expr& a, const Expr& b) { return max(a, b); });
-    kept_.selective += shard_ + segments_.back().saved;
-    cheap += segments_.back().cheap;
+    kept_.selective += shard_ + segments_.back().kept(0.0);
+    kept_.stored += shard_ + segments_.back().kept(1.0);
   }
-  kept_.stored = kept_.selective + cheap;
   kept_.recomputed = shard_;
   const auto bytes = [&](const Expr& ratio) {
     using enum model::Recompute;

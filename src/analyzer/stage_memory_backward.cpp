@@ -32,6 +32,8 @@ Expr StageMemoryBuilder::backward_peak(const Expr& j, const Expr& next) const {
     again = max(again, segments_.back().gradients() + kept + segment.forward +
                            (&segment == &segments_.back() ? segment.brought(0.0)
                                                           : segment.forward_streams(0.0)));
+    if (segment.tiled)
+      backward = max(backward, segment.gradients() + kept + segment.forward + beside);
     beside = segment.brought(stored);
   }
   return select(is_recomputed(j), max(backward, again), backward);

@@ -17,7 +17,7 @@ Expr StageMemoryBuilder::forward_peak(const Expr& j) const {
     recomputed = max(recomputed, shard_ + all + input);
     // A frozen one has let go of that, too.
     passed = max(passed, all + shard_);
-    kept += segment.saved + stored * segment.cheap + shard_;
+    kept += segment.kept(stored) + shard_;
   }
   const Expr trained = select(is_recomputed(j), recomputed, full);
   return role_.trains_all_layers() ? trained : select(at_most(j, frozen()), passed, trained);

@@ -47,7 +47,7 @@ StageTimeBuilder::StageTimeBuilder(const model::Config& model, const hardware::M
   head_forward_s_ = costs_.of_stream(all_gather, SegmentKind::head) + piece_s;
   // Beside a microbatch's backward stand the forwards of all pieces but the first. Its input is
   // still here; that of the last layer is brought together beside the first piece.
-  const Expr pieces = model::head_pieces(model).count;
+  const Expr pieces = model::pieces(model, SegmentKind::head).count;
   const Expr backward_s = segment_s(SegmentKind::head, Pass::backward);
   const Expr ahead_s = role.layers ? last_layer(v_.l, v_.k, v_.c).ahead_tp_s : Expr(0.0);
   head_backward_s_ = costs_.overlapped(backward_s, ahead_s, 0.0, 0.0) +

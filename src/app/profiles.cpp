@@ -31,7 +31,8 @@ profiler::Shapes training_shapes(const deck::Deck& deck, const model::Config& mo
                    .microbatch = shape.microbatch,
                    .ep = shape.ep,
                    .cp = shape.cp,
-                   .gather_keys = shape.gather_keys});
+                   .gather_keys = shape.gather_keys,
+                   .mlp_tiles = shape.mlp_tiles});
     groups.insert({shape.tp, shape.cp});
   }
   for (int ranks : divisors(cluster.groups[0].devices())) groups.insert(ranks);

@@ -37,6 +37,11 @@ const Schema<SearchKeys>& search_schema() {
                   "of each token to the ranks of its experts; []: both",
               .min = 0,
               .max = 1})
+        .key("mlp_tiles", &SearchKeys::mlp_tiles,
+             {.help = "numbers of tiles of tokens to try in which a rank works on a dense MLP; "
+                      "[]: none, and for long sequences tiles of as many tokens as the model's "
+                      "hidden_size",
+              .min = 1})
         .key("microbatch", &SearchKeys::microbatch,
              {.unit = "sequences",
               .help = "sequences per microbatch and data-parallel rank to try; []: all; "

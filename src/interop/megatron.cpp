@@ -185,6 +185,8 @@ std::vector<MegatronArgument> megatron_arguments(const deck::Deck& deck, const m
                                                  const plan::Plan& plan) {
   check_stages(plan);
   check_contexts(plan.stages[0], model);
+  for (const plan::Stage& stage : plan.stages)
+    require_like(stage.mlp_tiles == 1, "an MLP in tiles of tokens (search.mlp_tiles = [1])");
   const plan::Stage& stage = plan.stages[0];
   Arguments arguments;
   add_model(arguments, model);

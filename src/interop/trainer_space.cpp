@@ -84,6 +84,7 @@ SearchKeys common(SearchKeys keys) {
   keep_some(keys, keys.optim_disk, "optim_disk", {0.0});
   keep_some(keys, keys.act_disk, "act_disk", {0.0});
   keep_some(keys, keys.host_update, "host_update", {0.0});
+  keep_some(keys, keys.mlp_tiles, "mlp_tiles", {1});
   return keys;
 }
 
@@ -126,9 +127,13 @@ void recompute_all(plan::Plan& plan) {
   for (Stage& stage : plan.stages) stage.ckpt_layers = stage.layers;
 }
 
-/// Both keep outputs of norms and activations of all layers that they do not recompute.
+/// Both keep outputs of norms and activations of all layers that they do not recompute, and work on
+/// all tokens of an MLP at once.
 plan::Plan with_the_rest_stored(plan::Plan plan) {
-  for (Stage& stage : plan.stages) stage.stored_layers = stage.layers - stage.ckpt_layers;
+  for (Stage& stage : plan.stages) {
+    stage.stored_layers = stage.layers - stage.ckpt_layers;
+    stage.mlp_tiles = 1;
+  }
   return plan;
 }
 

@@ -66,7 +66,7 @@ class SegmentList {
     if (m.quantization != Quantization::none)
       for (const Parameter& one : blocks.at(1).parameters)
         if (one.quantization != Quantization::none) quantized_.push_back(one.id.module);
-    if (kind == SegmentKind::head) s_.tokens = head_pieces(m).tokens;
+    s_.tokens = pieces(m, kind, division).tokens;
     if (dispatches_) s_.shared_tp = m.shared_expert_ffn_size;
     for (const char* end : {"input", "output"}) {
       const TensorId id = activation(end, s_.hidden);

@@ -1,4 +1,4 @@
-/// @file Sizes of streams and of key caches, pieces of a head, and ranks of experts.
+/// @file Sizes of streams and of key caches, pieces of tokens, and ranks of experts.
 #include "segment_sizes.hpp"
 
 #include <algorithm>
@@ -12,11 +12,15 @@ Expr cache_bytes(const Config& config) {
   return 2.0 * double(activation_bytes(config.precision)) * tokens * columns;
 }
 
-HeadPieces head_pieces(const Config& config) {
-  if (config.generates())
+Pieces pieces(const Config& config, SegmentKind kind, const Division& division) {
+  const bool head = kind == SegmentKind::head;
+  if (head && config.generates())
     return {double(std::min(config.generation.tokens, config.generation.sequences)), 1.0};
-  const Expr tokens = Sizes(config).tokens;
-  const Expr each = ceil(tokens / ceil(tokens / double(config.head_tokens)));
+  const Expr tokens = Sizes(config, kind).tokens;
+  if (!head && !is_tiled(kind, division)) return {tokens, 1.0};
+  const Expr most =
+      head ? ceil(tokens / double(config.head_tokens)) : Expr(double(division.mlp_tiles));
+  const Expr each = ceil(tokens / most);
   return {each, ceil(tokens / each)};
 }
 

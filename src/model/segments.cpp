@@ -164,7 +164,7 @@ std::vector<Kept> kept_tensors(const Config& config, Recompute recompute, LayerK
   std::ranges::reverse(kinds);
   for (SegmentKind kind : kinds) {
     const Segment described = segment(config, kind, division);
-    for (std::size_t i = 0; i < described.saved.size(); ++i)
+    for (std::size_t i = 0; i < described.saved.size() && !is_tiled(kind, division); ++i)
       if (recompute == Recompute::none || !described.saved[i].cheap)
         kept.push_back({kind, int(i), described.saved[i].bytes()});
     kept.push_back({kind, -1, input});

@@ -161,8 +161,9 @@ void check_split(const Plan& plan, const model::Config& model) {
     if (s.ep == 1)
       stage_needs(model.inner_size() % s.tp == 0, i, "tp = {} must divide {} = {}", s.tp,
                   model.num_experts > 0 ? "expert_ffn_size" : "ffn_size", model.inner_size());
-    for (const std::string& fault : {tensor_fault(model, s.tp, s.ep),
-                                     context_fault(model, s.split()), dispatch_fault(s.split())})
+    for (const std::string& fault :
+         {tensor_fault(model, s.tp, s.ep), context_fault(model, s.split()),
+          dispatch_fault(s.split()), tile_fault(model, s.split())})
       stage_needs(fault.empty(), i, "{}", fault);
     const std::int64_t tokens = std::int64_t{s.microbatch} * model.computed_tokens() / s.cp;
     stage_needs(tokens % s.tp == 0, i,

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include "base/numbers.hpp"
@@ -119,6 +120,18 @@ void Neighbours::add_experts() {
     each_factor(fewer,
                 [&](int factor) { add_changed([=](const Stage& s) { return s.ep / factor; }); });
   }
+}
+
+void Neighbours::add_tiles() {
+  std::set<int> numbers;
+  for (const Stage& stage : plan_.stages)
+    for (const StageShape& shape : space_.shapes(stage)) numbers.insert(shape.mlp_tiles);
+  for (const StageSet& set : sets_)
+    for (const int number : numbers) {
+      Plan plan = plan_;
+      for (const std::size_t i : set) plan.stages[i].mlp_tiles = number;
+      if (plan != plan_) add_reshaped(std::move(plan));
+    }
 }
 
 void Neighbours::add_mesh(const StageSet& set, int of_dp, int of_tp, bool counts) {

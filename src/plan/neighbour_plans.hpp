@@ -61,6 +61,8 @@ class Neighbours {
   static void follow_mesh(Stage& stage, const Stage& before);
   /// Experts that are cut become whole, or the reverse; more ranks divide whole ones, or fewer.
   void add_experts();
+  /// The MLP is worked on in other tiles that the search allows.
+  void add_tiles();
   /// Divides dp by a factor, or tp by another one.
   void add_mesh(const StageSet& set, int of_dp, int of_tp, bool counts);
 

@@ -37,6 +37,7 @@ Neighbours::Neighbours(const Plan& plan, const model::Config& model,
   add_meshes();
   add_contexts();
   if (model.num_experts > 0) add_experts();
+  add_tiles();
   for (const Knob& knob : knobs) add_values(knob);
 }
 

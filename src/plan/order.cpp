@@ -62,14 +62,14 @@ void check_chunks(const Plan& plan, const model::Config& model) {
           "own",
           chunks, plan.num_stages());
   const auto cut = [](const Stage& s) {
-    return std::tie(s.nodes, s.devices_per_node, s.microbatch, s.dp, s.cp, s.tp, s.ep, s.zero_level,
-                    s.replicas, s.group);
+    return std::tie(s.nodes, s.devices_per_node, s.microbatch, s.dp, s.cp, s.tp, s.ep, s.mlp_tiles,
+                    s.zero_level, s.replicas, s.group);
   };
   for (int i = plan.pipeline_size(); i < plan.num_stages(); ++i) {
     const int first = i % plan.pipeline_size();
     stage_needs(cut(plan.stages[i]) == cut(plan.stages[first]), i,
                 "it lies on the devices of stage {}, so nodes, devices_per_node, microbatch, dp, "
-                "cp, tp, ep, zero_level, replicas and group must be those of stage {}",
+                "cp, tp, ep, mlp_tiles, zero_level, replicas and group must be those of stage {}",
                 first, first);
   }
 }
@@ -94,6 +94,9 @@ void check_zero_bubble(const Plan& plan, const model::Config& model) {
                 s.zero_level, s.grad_offload_ratio);
     stage_needs(s.dispatch_tokens == 0, i,
                 "zero_bubble = 1 exchanges nothing in second parts, so dispatch_tokens must be 0");
+    stage_needs(s.mlp_tiles == 1, i,
+                "zero_bubble = 1 keeps a layer's gradients of products for second parts, so "
+                "mlp_tiles must be 1");
   }
 }
 

@@ -10,8 +10,8 @@ namespace brume::plan {
 namespace {
 
 StageShape shape_of(const Stage& s) {
-  return {s.nodes,       s.devices_per_node, s.dp, s.cp, s.tp, s.ep, s.microbatch,
-          s.gather_keys, s.dispatch_tokens};
+  return {s.nodes,       s.devices_per_node, s.dp,       s.cp, s.tp, s.ep, s.microbatch,
+          s.gather_keys, s.dispatch_tokens,  s.mlp_tiles};
 }
 
 /// Whether a share, relative to its whole, is one that the search tries.

@@ -10,6 +10,7 @@
 
 #include "base/device_limits.hpp"
 #include "base/numbers.hpp"
+#include "base/text.hpp"
 
 namespace brume::plan {
 namespace {
@@ -68,6 +69,25 @@ std::vector<int> exchanges(const model::Config& model, const deck::SearchKeys& s
     if (pairs && !paired_context_fault(model, cp, tp).empty()) continue;
     found.push_back(gather_keys);
   }
+  return found;
+}
+
+/// A search tries so many tiles or more by itself, for sequences that it may cut.
+constexpr int least_tiles = 16;
+
+/// The numbers of tiles to try: Stage::mlp_tiles. Of several sequences fewer take as little memory.
+std::vector<int> numbers_of_tiles(const model::Config& model, const deck::SearchKeys& search,
+                                  const StageShape& shape) {
+  std::vector<int> found = search.mlp_tiles;
+  if (found.empty()) {
+    found = {1};
+    const std::int64_t tiles = ceil_div(model.seq_len / shape.cp, model.hidden_size);
+    const bool is_long = model.seq_len > most_whole_tokens && tiles >= least_tiles;
+    if (shape.microbatch == 1 && is_long) found.push_back(int(tiles));
+  }
+  std::erase_if(found, [&](int tiles) {
+    return !tile_fault(model, {.tp = shape.tp, .mlp_tiles = tiles}).empty();
+  });
   return found;
 }
 
@@ -170,6 +190,17 @@ std::string dispatch_fault(const model::Split& split) {
   return {};
 }
 
+std::string tile_fault(const model::Config& model, const model::Split& split) {
+  if (split.mlp_tiles == 1) return {};
+  const auto must_be_1 = [&](const char* reason) {
+    return fmt::format("mlp_tiles must be 1 {}, found {}", reason, split.mlp_tiles);
+  };
+  if (model.num_experts > 0) return must_be_1("for a model with experts");
+  if (model.parallel()) return must_be_1("for a model whose attention and MLP read the same input");
+  if (split.tp > 1) return must_be_1("unless tp is 1");
+  return {};
+}
+
 std::string device_fault(const model::Config& model, const model::Split& split) {
   const int sharing = model.num_heads / model.kv_heads();
   const int queries = model.padded_len() / (split.gather_keys == 1 ? split.cp : 1);
@@ -243,7 +274,10 @@ std::vector<StageShape> stage_shapes(const model::Config& model, int global_batc
                   continue;
                 if (!dispatch_fault(split).empty()) continue;
                 shape->dispatch_tokens = dispatch_tokens;
-                found.push_back(*shape);
+                for (const int tiles : numbers_of_tiles(model, search, *shape)) {
+                  shape->mlp_tiles = tiles;
+                  found.push_back(*shape);
+                }
               }
             }
           }

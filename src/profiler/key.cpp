@@ -74,17 +74,18 @@ std::string binding(const device::Processor& processor) {
 
 /// "; tp 1: b 1 2 4; tp 2: b 2 4"
 std::string describe(const std::vector<Split>& splits) {
-  std::map<std::array<int, 4>, std::set<int>> microbatches;
+  std::map<std::array<int, 5>, std::set<int>> microbatches;
   for (const Split& split : splits)
-    microbatches[{split.tp, split.ep, split.cp, split.gather_keys}].insert(split.microbatch);
+    microbatches[{split.tp, split.ep, split.cp, split.gather_keys, split.mlp_tiles}].insert(
+        split.microbatch);
   std::string text;
   const auto if_used = [](const char* name, int degree) {
     return degree > 1 ? fmt::format(" {} {}", name, degree) : "";
   };
   for (const auto& [degrees, all] : microbatches)
-    text += fmt::format("; tp {}{}{}{}: b {}", degrees[0], if_used("ep", degrees[1]),
+    text += fmt::format("; tp {}{}{}{}{}: b {}", degrees[0], if_used("ep", degrees[1]),
                         if_used("cp", degrees[2]), degrees[3] == 1 ? " by keys" : "",
-                        fmt::join(all, " "));
+                        if_used("tiles", degrees[4]), fmt::join(all, " "));
   return text;
 }
 

@@ -24,7 +24,8 @@ enum class Kind { values, layers, shape };
 
 Kind kind(const plan::Plan& a, const plan::Plan& b) {
   const auto shape = [](const plan::Stage& s) {
-    return std::tuple(s.dp, s.cp, s.gather_keys, s.tp, s.ep, s.dispatch_tokens, s.microbatch);
+    return std::tuple(s.dp, s.cp, s.gather_keys, s.tp, s.ep, s.dispatch_tokens, s.mlp_tiles,
+                      s.microbatch);
   };
   if (a.order != b.order || a.microbatches != b.microbatches ||
       !std::ranges::equal(a.stages, b.stages, {}, shape, shape))

@@ -40,7 +40,6 @@ double least_work_s(const std::vector<PipelineConfig>& configs, const model::Con
                     int global_batch, const hardware::Cluster& cluster,
                     const hardware::Machine& machine) {
   const auto parts = parts_of(model);
-  const model::Expr head_pieces = model::head_pieces(model).count;
   // Seconds of a sequence in each part on one device, by group and split.
   std::map<std::pair<int, model::Split>, std::vector<double>> known;
   const auto work_s = [&](const Layout& layout) -> const std::vector<double>& {
@@ -51,7 +50,7 @@ double least_work_s(const std::vector<PipelineConfig>& configs, const model::Con
         return price::segment_s(model, machine.profile(layout.group), parts[i].kind, pass, split);
       };
       const double pieces =
-          parts[i].kind == model::SegmentKind::head ? head_pieces.evaluate(split.values()) : 1.0;
+          model::pieces(model, parts[i].kind, split.division()).count.evaluate(split.values());
       entry->second.push_back(pieces * layout.tp * layout.cp / layout.microbatch *
                               (parts[i].forwards * seconds(price::Pass::forward) +
                                parts[i].backwards * seconds(price::Pass::stored_backward)));

@@ -34,6 +34,7 @@ void add_layouts(const model::Config& model, int global_batch, const hardware::C
          .tp = shape.tp,
          .ep = shape.ep,
          .dispatch_tokens = shape.dispatch_tokens,
+         .mlp_tiles = shape.mlp_tiles,
          .disk = disk,
          .host_update = host_update});
 }
@@ -78,6 +79,7 @@ plan::Stage stage_of(const Layout& mesh, const std::string& group) {
           .tp = mesh.tp,
           .ep = mesh.ep,
           .dispatch_tokens = mesh.dispatch_tokens,
+          .mlp_tiles = mesh.mlp_tiles,
           .group = group};
 }
 
@@ -92,6 +94,7 @@ analyzer::StageRole StagePosition::role() const {
           .host_update = mesh().host_update,
           .gather_keys = mesh().gather_keys == 1,
           .dispatch_tokens = mesh().dispatch_tokens == 1,
+          .mlp_tiles = mesh().mlp_tiles,
           .times = mesh().times};
 }
 
@@ -150,7 +153,8 @@ std::vector<PipelineConfig> configs_in_other_orders(const model::Config& model, 
         config.lone_ends = order.chunks > model.num_layers / num_stages;
         // A frozen embedding alone has no backward.
         if (config.lone_ends && model.frozen_blocks > 0) continue;
-        if (order.splits_backward() && layout.dispatch_tokens == 1) continue;
+        if (order.splits_backward() && (layout.dispatch_tokens == 1 || layout.mlp_tiles > 1))
+          continue;
         found.push_back(config);
       }
     }

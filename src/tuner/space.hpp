@@ -29,6 +29,7 @@ struct Layout {
   int tp = 1;
   int ep = 1;
   int dispatch_tokens = 0;
+  int mlp_tiles = 1;
   bool disk = false;         ///< its nodes have one that a search may use
   bool host_update = false;  ///< the search may let their processors step
   double times = 1.0;        ///< slowdown as in analyzer::StageRole, in any order of the nodes

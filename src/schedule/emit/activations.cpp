@@ -46,8 +46,9 @@ void Activations::put_input(const Slot& slot, SegmentKind kind, BufferId input) 
 void Activations::make_saved(const Slot& slot, SegmentKind kind) {
   if (has_saved(slot, kind)) return;
   std::vector<BufferId> saved;
-  const bool all = context_.recompute(slot.block) == model::Recompute::none;
-  for (const SegmentBytes::Saved& tensor : context_.segments.at(kind).saved)
+  const SegmentBytes& segment = context_.segments.at(kind);
+  const bool all = context_.recompute(slot.block) == model::Recompute::none && !segment.tiled;
+  for (const SegmentBytes::Saved& tensor : segment.saved)
     saved.push_back(all || !tensor.cheap
                         ? build_.add_made(slot, tensor.name, Content::saved, tensor.bytes)
                         : BufferId::none);

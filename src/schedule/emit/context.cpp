@@ -37,6 +37,10 @@ Context::Context(const plan::Plan& plan_, const model::Config& model_, int rank_
     const bool over_data = stage.expert_data_ranks() > 1;
     bytes.sum_axes = over_data ? model::sum_axes(kind) : model::AxisSet(model::Axis::tp);
     bytes.sum_ranks = place.mesh.size(bytes.sum_axes);
+    const model::Pieces pieces = model::pieces(model, kind, stage.split().division());
+    bytes.piece_tokens = value(pieces.tokens);
+    bytes.pieces = int(value(pieces.count));
+    bytes.tiled = model::is_tiled(kind, stage.split().division());
     bytes.stream_bytes = value(model::stream_bytes(model, kind));
     add_exchanges(bytes, segment);
   }

@@ -81,6 +81,9 @@ struct SegmentBytes {
   bool sums = false;  ///< of the output, terms are made, and the last forward run adds the stream
   int sum_ranks;      ///< that sum its output
   model::AxisSet sum_axes;    ///< along which they differ
+  std::int64_t piece_tokens;  ///< of a piece in which it works, but for the last one
+  int pieces;
+  bool tiled;                 ///< its backward makes each piece's tensors again
   std::int64_t stream_bytes;  ///< of the residual stream of a microbatch, as it works on it
 };
 

@@ -11,12 +11,6 @@ void append(std::vector<Operand>& operands, const std::vector<Operand>& more) {
 
 }  // namespace
 
-Passes::Passes(const Store& store, Stores& stores) : Store(store), stores_(stores) {
-  const model::HeadPieces pieces = model::head_pieces(context_.model);
-  piece_tokens_ = context_.value(pieces.tokens);
-  num_pieces_ = int(context_.value(pieces.count));
-}
-
 void Passes::run(const Slot& slot, const Slot* next) {
   switch (slot.kind) {
     case Slot::Kind::update: return update(slot);
@@ -78,12 +72,15 @@ void Passes::segments_forward(const Slot& slot, Operation operation, const Slot*
     const bool head = context_.is_head(slot.block), logits = head && context_.generates();
     const bool made = !head && !(last && operation == Operation::recompute);
     const char* name = last ? "output" : "middle";
+    if (bytes.tiled && operation == Operation::recompute) continue;  // see run_tiles_backward()
     bring(slot, kind);
     if (last && operation == Operation::forward) bring_first_beside(slot, next);
     BufferId output = logits ? persistent_.logits : BufferId::none;
     if (made) output = make_output(slot, kind, name);
     kept.make_saved(slot, kind);
-    run_forward(slot, kind, operation, output);
+    for (int tile = 0; tile < (bytes.tiled ? bytes.pieces : 1); ++tile)
+      run_forward(slot, kind, operation, output, tile);
+    if (bytes.tiled) kept.drop_saved(slot, kind);
     if (!made) continue;
     kept.drop_normed(slot, kind);
     const bool whole = bytes.sums || !bytes.cuts;
@@ -112,7 +109,7 @@ BufferId Passes::make_output(const Slot& slot, SegmentKind kind, const char* nam
 /// The head's other pieces, in the buffers of the first one. A training's head is at once followed
 /// by its backward, so each piece goes both ways before the next.
 void Passes::later_pieces(const Slot& slot) {
-  for (int piece = 1; piece < num_pieces_; ++piece) {
+  for (int piece = 1; piece < context_.segments.at(SegmentKind::head).pieces; ++piece) {
     run_forward(slot, SegmentKind::head, Operation::forward, BufferId::none, piece);
     if (slot.kind == Slot::Kind::backward) run_backward(slot, SegmentKind::head, piece);
   }
@@ -130,7 +127,10 @@ void Passes::run_forward(const Slot& slot, SegmentKind kind, Operation operation
     if (saved[i] != BufferId::none) operands.push_back(writes(Role::saved, saved[i], int(i)));
   const Scratch scratch{
       add_workspace(operands, slot, context_.segments.at(kind).forward_workspace)};
-  if (output != BufferId::none) operands.push_back(writes(Role::output, output));
+  if (output != BufferId::none)
+    operands.push_back(writes(Role::output, context_.segments.at(kind).tiled
+                                                ? stream(output, kind, piece)
+                                                : Part(output)));
   add_normed(operands, slot, kind);
   if (head && context_.model.tied_head)
     operands.push_back(reads(Role::weights, stores_.tied.use(stores_.weights), 1));
@@ -149,8 +149,9 @@ void Passes::run_forward(const Slot& slot, SegmentKind kind, Operation operation
 void Passes::run_loss(const Slot& slot, int piece) {
   const std::vector<BufferId>& saved = stores_.activations.saved(slot, SegmentKind::head);
   const int last = int(saved.size()) - 1;
-  const std::int64_t token_bytes = build_.buffer(saved.back()).bytes / piece_tokens_;
-  const Part statistics{saved.back(), 0, token_bytes * tokens_of(piece)};
+  const std::int64_t token_bytes =
+      build_.buffer(saved.back()).bytes / context_.segments.at(SegmentKind::head).piece_tokens;
+  const Part statistics{saved.back(), 0, token_bytes * tokens_of(SegmentKind::head, piece)};
   const bool first = slot.microbatch == 0 && piece == 0;
   build_.add(slot, Operation::all_gather, {updates(Role::destination, statistics)},
              {.segment = SegmentKind::head, .group = model::Axis::tp});
@@ -184,7 +185,11 @@ void Passes::backward(const Slot& slot, const Slot* next) {
       else if (context_.options.overlap)
         bring(slot, kinds[i + 1]);
     });
-    context_.splits(slot.block) ? run_backward_input(slot, kinds[i]) : run_backward(slot, kinds[i]);
+    if (context_.segments.at(kinds[i]).tiled)
+      run_tiles_backward(slot, kinds[i]);
+    else
+      context_.splits(slot.block) ? run_backward_input(slot, kinds[i])
+                                  : run_backward(slot, kinds[i]);
     if (head) later_pieces(slot);
     if (head && context_.passes_gradient_on(slot.block))
       stores_.streams.put(slot, stores_.streams.scatter(slot, SegmentKind::head,
@@ -239,6 +244,15 @@ void Passes::run_backward(const Slot& slot, SegmentKind kind, int piece) {
            scratch);
 }
 
+/// Makes each tile's tensors again and takes it back at once, in the buffers of the first one.
+void Passes::run_tiles_backward(const Slot& slot, SegmentKind kind) {
+  stores_.activations.make_saved(slot, kind);
+  for (int tile = 0; tile < context_.segments.at(kind).pieces; ++tile) {
+    run_forward(slot, kind, Operation::recompute, BufferId::none, tile);
+    run_backward(slot, kind, tile);
+  }
+}
+
 /// Gradients of norms and of the stream. The gradient of the output of the last products stays for
 /// the second part unless a norm comes behind them: so one rank has a new buffer for the stream's.
 void Passes::run_backward_input(const Slot& slot, SegmentKind kind) {
@@ -288,25 +302,26 @@ void Passes::run_backward_weights(const Slot& slot, SegmentKind kind) {
 
 // --- operands -----------------------------------------------------------------------------------
 
-std::int64_t Passes::tokens_of(int piece) const {
-  const std::int64_t all = context_.batch_bytes / model::token_bytes;
-  return std::min(piece_tokens_, all - piece * piece_tokens_);
+std::int64_t Passes::tokens_of(SegmentKind kind, int piece) const {
+  const std::int64_t most = context_.segments.at(kind).piece_tokens;
+  return std::min(most, all_tokens() - piece * most);
 }
 
-/// The part of a microbatch's stream that a segment works on in one task: for the head a piece.
+/// The part of a microbatch's stream that a segment works on in one task.
 Part Passes::stream(BufferId buffer, SegmentKind kind, int piece) const {
-  const std::int64_t bytes = context_.segments.at(kind).stream_bytes;
-  if (kind != SegmentKind::head) return {buffer, 0, bytes};
-  const std::int64_t token_bytes = bytes / (context_.batch_bytes / model::token_bytes);
-  return {buffer, piece * piece_tokens_ * token_bytes, tokens_of(piece) * token_bytes};
+  const SegmentBytes& segment = context_.segments.at(kind);
+  if (segment.piece_tokens >= all_tokens()) return {buffer, 0, segment.stream_bytes};
+  const std::int64_t token_bytes = segment.stream_bytes / all_tokens();
+  return {buffer, piece * segment.piece_tokens * token_bytes, tokens_of(kind, piece) * token_bytes};
 }
 
 /// The same of its tokens, in a buffer of all microbatches'.
 Part Passes::tokens(BufferId buffer, const Slot& slot, SegmentKind kind, int piece) const {
   const std::int64_t first = slot.microbatch * context_.batch_bytes;
-  if (kind != SegmentKind::head) return {buffer, first, context_.batch_bytes};
-  return {buffer, first + piece * piece_tokens_ * model::token_bytes,
-          tokens_of(piece) * model::token_bytes};
+  const std::int64_t most = context_.segments.at(kind).piece_tokens;
+  if (most >= all_tokens()) return {buffer, first, context_.batch_bytes};
+  return {buffer, first + piece * most * model::token_bytes,
+          tokens_of(kind, piece) * model::token_bytes};
 }
 
 Operand Passes::input(const Slot& slot, SegmentKind kind, int piece) {

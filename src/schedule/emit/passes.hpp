@@ -10,7 +10,7 @@ namespace brume::schedule {
 
 class Passes : Store {
  public:
-  Passes(const Store& store, Stores& stores);
+  Passes(const Store& store, Stores& stores) : Store(store), stores_(stores) {}
 
   /// @param next  the next slot, where its first input may be brought together; else nullptr
   void run(const Slot& slot, const Slot* next);
@@ -46,11 +46,13 @@ class Passes : Store {
   void run_forward(const Slot& slot, SegmentKind kind, Operation operation, BufferId output,
                    int piece = 0);
   void run_backward(const Slot& slot, SegmentKind kind, int piece = 0);
+  void run_tiles_backward(const Slot& slot, SegmentKind kind);
   void run_backward_input(const Slot& slot, SegmentKind kind);
   void run_backward_weights(const Slot& slot, SegmentKind kind);
   void run_loss(const Slot& slot, int piece);
 
-  std::int64_t tokens_of(int piece) const;
+  std::int64_t all_tokens() const { return context_.batch_bytes / model::token_bytes; }
+  std::int64_t tokens_of(SegmentKind kind, int piece) const;
   Part stream(BufferId buffer, SegmentKind kind, int piece) const;
   Part tokens(BufferId buffer, const Slot& slot, SegmentKind kind, int piece = 0) const;
   Operand input(const Slot& slot, SegmentKind kind, int piece);
@@ -65,8 +67,6 @@ class Passes : Store {
   Stores& stores_;
   std::function<void()> beside_;  ///< brings an input together, if it has to wait for a run
   std::optional<BufferId> whole_gradient_;  ///< of the output of the segment that comes next
-  std::int64_t piece_tokens_;  ///< of a piece in which the head works, but for the last one
-  int num_pieces_;
 };
 
 }  // namespace brume::schedule

@@ -246,6 +246,8 @@ class Activations : Store {
   void begin(const Slot& slot, BufferId input);  ///< a forward
   void put_input(const Slot& slot, SegmentKind kind, BufferId input);
   void make_saved(const Slot& slot, SegmentKind kind);
+  /// No later task finds them: a backward makes them again.
+  void drop_saved(const Slot& slot, SegmentKind kind) { kept_.at(key(slot)).saved.erase(kind); }
   const std::vector<BufferId>& saved(const Slot& slot, SegmentKind kind) const {
     return kept_.at(key(slot)).saved.at(kind);
   }
