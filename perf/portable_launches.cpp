@@ -198,12 +198,17 @@ void choose_experts(ConstMatrix logits, const Router&, Vector gates, Routes) {
   note_order(copies);
   note("choose_experts_gates", 0.0, logits, 2.0 * copies, gates);
 }
+void count_copies(const Routes& routes, std::int64_t, std::int64_t tokens, Vector counts) {
+  note("count_keys", 0.0, double(tokens) * routes.chosen * sizeof(std::int32_t));
+  note("expert_loads", 0.0);
+  note("count_copies", 0.0, counts);
+}
 void choose_experts_backward(ConstMatrix logits, const Router&, const Routes&, ConstVector d_gates,
                              const RouterLoss& loss, Matrix d_logits) {
   const double copies = double(d_gates.size() * sizeof(std::int32_t));
-  if (loss.balance != 0.0f && loss.seq_len > 0) {
-    note("count_keys", 0.0, copies);
-    note("choose_experts_loads", 0.0);
+  if (loss.balances()) {
+    if (loss.counts == nullptr) note("count_keys", 0.0, copies);
+    note("expert_loads", 0.0);
   }
   note("choose_experts_backward", 0.0, logits, 2.0 * copies, d_gates, d_logits);
 }
