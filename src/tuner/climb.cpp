@@ -86,7 +86,7 @@ class Climber {
   }
 
   /// Neighbours that may fit and be the fastest plan, by rising expected time. Predictions of plans
-  /// of one shape are off alike.
+  /// of one shape are off alike; those of another shape may be too slow alike.
   std::vector<Neighbour> promising(const plan::Plan& plan, double plan_s) const {
     std::vector<plan::Plan> all = plan::neighbours(plan, input_.model, input_.cluster, input_.keys);
     const analyzer::Prediction own = workers_.grid().analyzer().analyze(plan);
@@ -99,8 +99,9 @@ class Climber {
       const analyzer::Prediction prediction = grid.analyzer().analyze(all[i]);
       if (fitting_share(all[i], prediction, input_.cluster) < least_share) return;
       const Kind kind = tuner::kind(all[i], plan);
+      const double scale = plan_s / own.iteration_s;
       const double expected_s =
-          prediction.iteration_s * (kind == Kind::shape ? 1.0 : plan_s / own.iteration_s);
+          prediction.iteration_s * (kind == Kind::shape ? std::min(1.0, scale) : scale);
       if (expected_s < fastest_s_ * (1.0 + expected_error(plan, all[i], kind)))
         kept[i] = {std::move(all[i]), expected_s, kind};
     });
