@@ -2,7 +2,8 @@
 /// with Brume:
 /// perf_published [--cases] [FILE]; with --csv, machine, published and simulated seconds of the
 /// cases that count, for perf/data/published.csv; with --plans, the plans that a search finds
-/// next to the published layouts of 256 to 1,024 devices, all simulated.
+/// next to the published layouts of 256 to 1,024 devices, all simulated; with --generation, times
+/// of generation alone.
 ///
 /// Nothing is fitted to a case: its layout becomes a plan, its device and network name a machine.
 /// Where the published system does something else than Brume, its row says what. Passes over
@@ -29,6 +30,7 @@
 #include "deck/machine.hpp"
 #include "hardware/machine.hpp"
 #include "published_cases.hpp"
+#include "published_generation.hpp"
 #include "schedule/steady.hpp"
 #include "tuner/tuner.hpp"
 
@@ -231,6 +233,7 @@ void compare(const json& published, bool each) {
   print("predicted / published memory", memory);
   print("predicted / published state", states);
   print(series);
+  compare_generation(published);
   Ratios counted;
   std::map<std::string, std::vector<double>> alike;
   for (const auto& [key, ratios] : times)
@@ -255,17 +258,20 @@ void compare(const json& published, bool each) {
 int main(int argc, char** argv) {
   try {
     std::string path = BRUME_PUBLISHED;
-    bool each = false, plans = false, csv = false;
+    bool each = false, plans = false, csv = false, generation = false;
     for (const std::string argument : std::span(argv + 1, argv + argc)) {
       each = each || argument == "--cases";
       plans = plans || argument == "--plans";
       csv = csv || argument == "--csv";
+      generation = generation || argument == "--generation";
       if (!argument.starts_with("--")) path = argument;
     }
     if (plans)
       compare_plans(load(path));
     else if (csv)
       print_csv(load(path));
+    else if (generation)
+      compare_generation(load(path));
     else
       compare(load(path), each);
     return 0;

@@ -15,9 +15,6 @@ namespace brume::perf {
 
 using nlohmann::json;
 
-namespace {
-
-/// The machine that comes with Brume for a device; empty where there is none.
 std::string machine_for(const std::string& gpu) {
   static const std::map<std::string, std::string> machines{{"A100-SXM4-40GB", "dgx-a100-40"},
                                                            {"A100-SXM4-80GB", "dgx-a100-80"},
@@ -27,6 +24,8 @@ std::string machine_for(const std::string& gpu) {
   const auto found = machines.find(gpu);
   return found == machines.end() ? "" : found->second;
 }
+
+namespace {
 
 /// The network that a case's words mean; empty: the machine's own.
 std::string network_for(const std::string& words) {
@@ -142,6 +141,27 @@ std::vector<int> layers_of(int layers, int chunks, bool ends_count) {
 
 }  // namespace
 
+model::Config model_of(const json& m, int seq_len, const std::string& precision) {
+  const bool gpt = word(m, "family") == "gpt";
+  model::Config model{.family = &model::family(gpt ? "gpt" : "llama")};
+  model.num_layers = m["layers"];
+  model.hidden_size = m["hidden"];
+  model.num_heads = m["heads"];
+  model.num_kv_heads = m["kv_heads"];
+  model.ffn_size = m["ffn"];
+  model.seq_len = seq_len;
+  model.vocab_size = m["vocab"];
+  model.tied_head = m["tied_head"];
+  model.qkv_bias = model.linear_bias = gpt;
+  model.head_size = m.value("head_dim", 0);
+  model.qk_norm = m.value("qk_norm", false);
+  model.num_experts = m.value("experts", 0);
+  model.experts_per_token = m.value("experts_per_token", 0);
+  model.expert_ffn_size = m.value("expert_ffn", 0);
+  model.precision = model::precision(precision);
+  return model;
+}
+
 std::optional<Case> read(const json& entry) {
   const json &m = entry["model"], &l = entry["layout"], &h = entry["hardware"];
   const std::string repository = word(entry["source"], "repository");
@@ -149,22 +169,7 @@ std::optional<Case> read(const json& entry) {
   const bool known = family == "gpt" || family == "llama";
   if (!known || word(entry["brume"], "expressible") == "no" || !entry["global_batch"].is_number())
     return std::nullopt;
-  model::Config model{.family = &model::family(family == "gpt" ? "gpt" : "llama")};
-  model.num_layers = m["layers"];
-  model.hidden_size = m["hidden"];
-  model.num_heads = m["heads"];
-  model.num_kv_heads = m["kv_heads"];
-  model.ffn_size = m["ffn"];
-  model.seq_len = entry["seq"];
-  model.vocab_size = m["vocab"];
-  model.tied_head = m["tied_head"];
-  model.qkv_bias = model.linear_bias = family == "gpt";
-  model.head_size = m.value("head_dim", 0);
-  model.qk_norm = m.value("qk_norm", false);
-  model.num_experts = m.value("experts", 0);
-  model.experts_per_token = m.value("experts_per_token", 0);
-  model.expert_ffn_size = m.value("expert_ffn", 0);
-  model.precision = model::precision(word(entry, "precision"));
+  model::Config model = model_of(m, entry["seq"], word(entry, "precision"));
   if (entry.contains("adapter")) adapt(entry["adapter"], model);
   Case c{.id = entry["id"],
          .source = repository.empty() ? "a paper" : repository,

@@ -26,8 +26,14 @@ inline constexpr const char* first_flash_attention = "FlashAttention 1 (its rate
 /// @source Dao 2023, arXiv 2307.08691, section 1: 30-50 % forward, 25-35 % backward; the middles
 inline constexpr double first_flash_attention_share = 3.5 / (1.0 / 0.40 + 2.5 / 0.30);
 
+/// The machine that comes with Brume for a device; empty if none does.
+std::string machine_for(const std::string& gpu);
+
 /// Whether all that a source does otherwise is counted.
 bool is_counted(const std::string& differs);
+
+/// The model of an entry's sizes, gpt or llama.
+model::Config model_of(const nlohmann::json& sizes, int seq_len, const std::string& precision);
 
 /// @return none if no plan expresses the case, or no machine of Brume is its device
 std::optional<Case> read(const nlohmann::json& entry);

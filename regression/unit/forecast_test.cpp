@@ -149,8 +149,7 @@ TEST(Forecast, PhasesTakeTheTimeOfTheirPlansAndOfTheChange) {
 }
 
 // Llama 3.1 70B in bf16 on 8 H100 at low load, milliseconds a token: 15.6, 20.8 and 32.5 measured
-// with tp 8, 4 and 2 by APEX's authors (four sequences are taken to be open, of 2,000 tokens). The
-// exchanges of tp 8 take longer here: a reduce-scatter and an all-gather for each all-reduce there.
+// with tp 8, 4 and 2 by APEX's authors (four sequences are taken to be open, of 2,000 tokens).
 TEST(Forecast, TokensAreInThePublishedOrder) {
   deck::GroupKeys group;
   group.machine = "dgx-h100";
@@ -177,7 +176,7 @@ TEST(Forecast, TokensAreInThePublishedOrder) {
     const double ms = 1e3 * times.seconds(pass);
     RecordProperty("tp" + std::to_string(tp), std::to_string(ms));
     EXPECT_GT(ms, last_ms);
-    EXPECT_NEAR(ms, published_ms, (tp == 8 ? 0.35 : 0.15) * published_ms) << tp;
+    EXPECT_NEAR(ms, published_ms, 0.15 * published_ms) << tp;
     last_ms = ms;
   }
 }
