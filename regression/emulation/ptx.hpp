@@ -144,9 +144,11 @@ BRUME_UNARY(not_pred, bool, bool, !a)
 BRUME_BINARY(and_pred, bool, bool, a&& b)
 BRUME_BINARY(or_pred, bool, bool, a || b)
 BRUME_BINARY(xor_pred, bool, bool, a != b)
+inline u16 selp_u16(u16 a, u16 b, bool first) { return first ? a : b; }
 inline u32 selp_b32(u32 a, u32 b, bool first) { return first ? a : b; }
 inline u32 selp_u32(u32 a, u32 b, bool first) { return first ? a : b; }
 inline u64 selp_u64(u64 a, u64 b, bool first) { return first ? a : b; }
+inline u64 selp_s64(s64 a, s64 b, bool first) { return u64(first ? a : b); }
 inline u64 selp_b64(u64 a, u64 b, bool first) { return first ? a : b; }
 inline float selp_f32(float a, float b, bool first) { return first ? a : b; }
 inline double selp_f64(double a, double b, bool first) { return first ? a : b; }
