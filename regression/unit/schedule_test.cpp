@@ -261,9 +261,10 @@ TEST(Place, ArenaIsCloseToLiveBytes) {
 }
 
 // One rank of each stage stands for the others: 8 to 64 of them, which differ in what they send,
-// where, and, with offload, in what their shards leave on the host.
+// where, and, with offload, in what their shards leave on the host. Ranks may begin two
+// transfers in another order than the one that stands for them: 1.4 % of a step here.
 TEST(Simulate, OneRankOfEachStageTellsTheTime) {
-  for (const auto& [speed, most_off] : {std::pair(1.0, 0.01), std::pair(10.0, 0.05)}) {
+  for (const auto& [speed, most_off] : {std::pair(1.0, 0.02), std::pair(10.0, 0.05)}) {
     std::mt19937 random(5);
     hardware::Profile profile = samples::round_profile(8);
     profile.flops_per_s *= speed;  // the faster it computes, the more transfers count
