@@ -68,3 +68,9 @@ code=0
 "$BRUME" plan deck.toml --set training.global_batch=256 --search-state state.toml 2> screen || code=$?
 [ "$code" = 2 ] && grep -q 'state.toml is the state of a search with another \[training\]' screen ||
   { echo "another batch: exit code $code"; cat screen; exit 1; }
+
+# A search that came to its end has nothing left.
+small='--set model.num_layers=4 --set model.hidden_size=1024 --set model.num_heads=8 --set cluster.nodes=1 --set training.global_batch=16'
+"$BRUME" plan deck.toml $small --search-state small.toml -o plan.toml > out 2>&1
+"$BRUME" plan deck.toml $small --search-state small.toml -o plan.toml > out 2>&1
+grep -Eq 'continues from small.toml: [0-9]+ of [0-9]+ configurations searched, 0 left, best plan' out || { cat out; exit 1; }
