@@ -172,7 +172,8 @@ TEST(PlanConsistency, NoNarrowedSearchNorNeighbourIsFaster) {
   fmt::print("worst chosen / best {:.4f} over {} decks, {} with a plan, {} not the best\n", worst,
              decks, with_plans, beaten);
   EXPECT_GE(with_plans, decks / 2);
-  EXPECT_LE(beaten, decks / 20);  // a climb may begin elsewhere in a narrowed search, and end lower
+  // A climb may begin elsewhere in a narrowed search, and end lower.
+  EXPECT_LE(beaten, std::max(1, decks / 20));
 }
 
 // As many microbatches as stages: filling and draining the pipeline takes as long as its work, and
