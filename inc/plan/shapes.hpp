@@ -69,8 +69,8 @@ std::string paired_context_fault(const model::Config& model, int cp, int tp);
 /// can.
 std::string dispatch_fault(const model::Split& split);
 
-/// Says why a rank cannot work on a dense MLP in tiles of tokens: "mlp_tiles must be 1 ..."; empty
-/// if it can.
+/// Says why a rank cannot work on a dense MLP in so many tiles of tokens: "mlp_tiles must be ...";
+/// empty if it can.
 std::string tile_fault(const model::Config& model, const model::Split& split);
 
 /// Whether a pipeline of `num_stages` on this cluster may have a stage of `devices`: every other

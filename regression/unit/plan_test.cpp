@@ -537,13 +537,17 @@ TEST(PlanCheck, SharedExpertsAndJointNormsAreCutOrRefused) {
             "plan: stage 0: tp must be 1 for qk_norm_joint, whose norms take all heads, found 2");
 }
 
-// 6 ranks that divide experts lie on one node and half of the next.
 TEST(PlanCheck, TilesAreOfADenseMlpOfOneRank) {
   model::Config model = small;
   const auto fault = [&](const model::Split& split) { return tile_fault(model, split); };
   EXPECT_EQ(fault({.mlp_tiles = 3}), "");
   EXPECT_EQ(fault({.tp = 2}), "");
   EXPECT_EQ(fault({.tp = 2, .mlp_tiles = 3}), "mlp_tiles must be 1 unless tp is 1, found 3");
+  const int tokens = 2 * model.seq_len;
+  EXPECT_EQ(fault({.microbatch = 2, .mlp_tiles = tokens}), "");
+  EXPECT_EQ(fault({.microbatch = 2, .mlp_tiles = tokens + 1}),
+            fmt::format("mlp_tiles must be at most the {} tokens that a rank computes, found {}",
+                        tokens, tokens + 1));
   model.num_experts = 4;
   EXPECT_EQ(fault({.mlp_tiles = 2}), "mlp_tiles must be 1 for a model with experts, found 2");
   model.num_experts = 0, model.family = &model::family("falcon");
@@ -551,6 +555,7 @@ TEST(PlanCheck, TilesAreOfADenseMlpOfOneRank) {
             "mlp_tiles must be 1 for a model whose attention and MLP read the same input, found 2");
 }
 
+// 6 ranks that divide experts lie on one node and half of the next.
 TEST(PlanCheck, RanksThatDivideExpertsLieAlikeOnNodes) {
   model::Config model = small;
   model.family = &model::family("llama");

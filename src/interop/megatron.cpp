@@ -186,7 +186,7 @@ std::vector<MegatronArgument> megatron_arguments(const deck::Deck& deck, const m
   check_stages(plan);
   check_contexts(plan.stages[0], model);
   for (const plan::Stage& stage : plan.stages)
-    require_like(stage.mlp_tiles == 1, "an MLP in tiles of tokens (search.mlp_tiles = [1])");
+    require_like(stage.mlp_tiles == 1, "MLP in tiles of tokens (search.mlp_tiles = [1])");
   const plan::Stage& stage = plan.stages[0];
   Arguments arguments;
   add_model(arguments, model);

@@ -145,7 +145,7 @@ void check_alike(const plan::Plan& plan, const model::Config& m) {
                       s.tp == first.tp,
                   "stages with different microbatch, dp, cp or tp (search.unequal_stages = false)");
     check_shared_sequences(s, m);
-    require_there(s.mlp_tiles == 1, "an MLP in tiles of tokens (search.mlp_tiles = [1])");
+    require_there(s.mlp_tiles == 1, "MLP in tiles of tokens (search.mlp_tiles = [1])");
     require_there(s.ep == first.ep, "stages with different ep (search.unequal_stages = false)");
     require_there(s.expert_data_ranks() == 1 || s.dispatch_tokens == 1,
                   "ep above tp with dispatch_tokens = 0 (search.dispatch_tokens = [1])");

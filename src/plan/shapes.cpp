@@ -81,12 +81,14 @@ std::vector<int> numbers_of_tiles(const model::Config& model, const deck::Search
   std::vector<int> found = search.mlp_tiles;
   if (found.empty()) {
     found = {1};
-    const std::int64_t tiles = ceil_div(model.seq_len / shape.cp, model.hidden_size);
-    const bool is_long = model.seq_len > most_whole_tokens && tiles >= least_tiles;
+    const std::int64_t tiles = ceil_div(model.computed_tokens() / shape.cp, model.hidden_size);
+    const bool is_long = model.computed_tokens() > most_whole_tokens && tiles >= least_tiles;
     if (shape.microbatch == 1 && is_long) found.push_back(int(tiles));
   }
   std::erase_if(found, [&](int tiles) {
-    return !tile_fault(model, {.tp = shape.tp, .mlp_tiles = tiles}).empty();
+    const model::Split split{
+        .tp = shape.tp, .microbatch = shape.microbatch, .cp = shape.cp, .mlp_tiles = tiles};
+    return !tile_fault(model, split).empty();
   });
   return found;
 }
@@ -198,6 +200,10 @@ std::string tile_fault(const model::Config& model, const model::Split& split) {
   if (model.num_experts > 0) return must_be_1("for a model with experts");
   if (model.parallel()) return must_be_1("for a model whose attention and MLP read the same input");
   if (split.tp > 1) return must_be_1("unless tp is 1");
+  const std::int64_t tokens = std::int64_t{split.microbatch} * model.computed_tokens() / split.cp;
+  if (split.mlp_tiles > tokens)
+    return fmt::format("mlp_tiles must be at most the {} tokens that a rank computes, found {}",
+                       tokens, split.mlp_tiles);
   return {};
 }
 

@@ -154,14 +154,16 @@ Arenas arena_bytes(const plan::Plan& plan, const model::Config& model, int rank,
 
 std::vector<Program> compile_all(const plan::Plan& plan, const model::Config& model,
                                  const Options& options) {
-  // A pass takes some 8 KiB: a plan of millions of microbatches would fill any memory.
+  // A pass takes some 8 KiB, and a tile of an MLP a quarter of that: a plan of millions of
+  // microbatches would fill any memory.
   constexpr std::int64_t most_passes = 2'000'000;
   double passes = 0.0;
   for (const plan::Stage& stage : plan.stages)
-    passes += double(stage.devices()) * stage.layers * plan.microbatches;
+    passes += double(stage.devices()) * stage.layers * plan.microbatches *
+              (1.0 + (stage.mlp_tiles - 1) / 4.0);
   require(passes <= double(most_passes), Failure::input,
           "the plan's ranks make more than {} passes over layers in a step, which is too much "
-          "to simulate: give it fewer microbatches, or fewer devices",
+          "to simulate: give it fewer microbatches, devices or tiles of the MLP",
           most_passes);
   std::vector<Program> programs(std::size_t(plan.devices()));
   Packings packings;

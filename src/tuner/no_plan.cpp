@@ -85,11 +85,12 @@ std::pair<plan::Plan, Placement> smallest_that_fits(const SearchInput& input, Wo
   if (placed) throw Infeasible("memory", missing_memory(*smallest, *placed, input.cluster, advice));
   if (smallest || input.deadline.left_s() == 0.0)
     throw Infeasible("memory", "no plan fits" + advice);
-  throw Infeasible("split", fmt::format("no plan: stages, dp, cp, tp, ep, dispatch_tokens and "
-                                        "microbatch of [search] leave no way to split {} "
-                                        "layers, a global batch of {} and {} devices{}",
-                                        input.model.num_layers, input.global_batch,
-                                        input.cluster.text(), advice));
+  throw Infeasible(
+      "split",
+      fmt::format("no plan: stages, dp, cp, tp, ep, dispatch_tokens, "
+                  "mlp_tiles and microbatch of [search] leave no way to split {} "
+                  "layers, a global batch of {} and {} devices{}",
+                  input.model.num_layers, input.global_batch, input.cluster.text(), advice));
 }
 
 void nothing_found(const SearchInput& input, const Searcher& searcher, int refused) {
