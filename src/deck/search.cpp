@@ -38,9 +38,8 @@ const Schema<SearchKeys>& search_schema() {
               .min = 0,
               .max = 1})
         .key("mlp_tiles", &SearchKeys::mlp_tiles,
-             {.help = "numbers of tiles of tokens to try in which a rank works on a dense MLP; "
-                      "[]: none, and for long sequences tiles of as many tokens as the model's "
-                      "hidden_size",
+             {.help = "numbers of token tiles of a dense MLP to try; []: 1, and for sequences of "
+                      "more than 8192 tokens also tiles of hidden_size tokens",
               .min = 1})
         .key("microbatch", &SearchKeys::microbatch,
              {.unit = "sequences",
