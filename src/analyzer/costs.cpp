@@ -163,7 +163,7 @@ Expr Costs::segment(model::SegmentKind kind, Pass pass, int run) const {
         const double work_s = price::segment_s(*model, *profile, kind, pass, split, run);
         const double piece_s =
             price::task_s(*profile, work_s, all ? tasks_of(*model, kind, pass, split) : 1);
-        if (kind == model::SegmentKind::head) return piece_s;
+        if (!model::is_tiled(kind, split.division())) return piece_s;
         return piece_s *
                model::pieces(*model, kind, split.division()).count.evaluate(split.values());
       });
