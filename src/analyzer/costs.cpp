@@ -155,17 +155,17 @@ Costs::Costs(const model::Config& model, const hardware::Machine& machine, Stage
 }
 
 Expr Costs::segment(model::SegmentKind kind, Pass pass, int run) const {
-  const bool all = run == price::all_runs;
+  const bool all = run == price::all_runs, tiled = model::is_tiled(kind, role_.division({}));
+  const Expr pieces = tiled ? model::pieces(*model_, kind, role_.division({})).count : Expr(1.0);
   auto function = remembering(
       std::string(model::name(kind)) + "_" + word(pass) + (all ? "" : "_" + std::to_string(run)),
-      [model = model_, profile = profile_, kind, pass, run, all, role = role_](Arguments x) {
+      [model = model_, profile = profile_, kind, pass, run, all, tiled, pieces,
+       role = role_](Arguments x) {
         const model::Split split = split_of(x, role);
         const double work_s = price::segment_s(*model, *profile, kind, pass, split, run);
         const double piece_s =
             price::task_s(*profile, work_s, all ? tasks_of(*model, kind, pass, split) : 1);
-        if (!model::is_tiled(kind, split.division())) return piece_s;
-        return piece_s *
-               model::pieces(*model, kind, split.division()).count.evaluate(split.values());
+        return tiled ? piece_s * pieces.evaluate(split.values()) : piece_s;
       });
   return Expr::call(std::move(function), v_.split(*model_));
 }
