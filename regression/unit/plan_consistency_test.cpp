@@ -176,16 +176,16 @@ TEST(PlanConsistency, NoNarrowedSearchNorNeighbourIsFaster) {
   EXPECT_LE(beaten, std::max(1, decks / 20));
 }
 
-// As many microbatches as stages: filling and draining the pipeline takes as long as its work, and
-// bounds do not tell the assignments of a configuration apart.
-TEST(PlanConsistency, NorWhereAPipelineIsHardlyFilled) {
-  const std::optional<double> ratio = chosen_by_best(R"([model]
+/// A deck of 8 sequences a step on four nodes of two L4.
+std::string small_job(int layers, int hidden_size, int num_heads, int seq_len, int vocab_size,
+                      double memory_gib, int host_memory_gib) {
+  return fmt::format(R"([model]
 family = "gpt"
-num_layers = 16
-hidden_size = 1024
-num_heads = 8
-seq_len = 4096
-vocab_size = 50304
+num_layers = {}
+hidden_size = {}
+num_heads = {}
+seq_len = {}
+vocab_size = {}
 [training]
 steps = 1
 global_batch = 8
@@ -195,35 +195,25 @@ train = "none.tok"
 [cluster]
 nodes = 4
 devices_per_node = 2
-memory_gib = 4.10
-host_memory_gib = 512
+memory_gib = {:.2f}
+host_memory_gib = {}
 profile = "l4"
-)");
+)",
+                     layers, hidden_size, num_heads, seq_len, vocab_size, memory_gib,
+                     host_memory_gib);
+}
+
+// As many microbatches as stages: filling and draining the pipeline takes as long as its work, and
+// bounds do not tell the assignments of a configuration apart.
+TEST(PlanConsistency, NorWhereAPipelineIsHardlyFilled) {
+  const std::optional<double> ratio =
+      chosen_by_best(small_job(16, 1024, 8, 4096, 50304, 4.10, 512));
   EXPECT_LE(ratio.value_or(infinity), 1.0 + most);
 }
 
 // Three stages are faster than four by 0.2 %, but the fastest plan is one of four with zero bubble.
 TEST(PlanConsistency, NorWhereAnotherPipelineSizeLeadsFurther) {
-  const std::optional<double> ratio = chosen_by_best(R"([model]
-family = "gpt"
-num_layers = 4
-hidden_size = 2048
-num_heads = 16
-seq_len = 2048
-vocab_size = 32000
-[training]
-steps = 1
-global_batch = 8
-precision = "bf16"
-[data]
-train = "none.tok"
-[cluster]
-nodes = 4
-devices_per_node = 2
-memory_gib = 2.30
-host_memory_gib = 64
-profile = "l4"
-)");
+  const std::optional<double> ratio = chosen_by_best(small_job(4, 2048, 16, 2048, 32000, 2.30, 64));
   EXPECT_LE(ratio.value_or(infinity), 1.0 + most);
 }
 
