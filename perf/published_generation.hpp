@@ -1,4 +1,4 @@
-/// @file Published times of generation beside predicted ones.
+/// @file Published times of generation and predicted ones.
 #pragma once
 
 #include <nlohmann/json.hpp>

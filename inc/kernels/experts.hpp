@@ -119,7 +119,7 @@ void router_backward(ConstMatrix d_logits, ConstMatrixOf<Storage> x, ConstMatrix
 /// @source        Shazeer et al. 2017; DeepSeek-V3, eq. (12) to (16)
 void choose_experts(ConstMatrix logits, const Router& router, Vector gates, Routes routes);
 
-/// counts[i] = copies for expert i among those of tokens [first, first + tokens)
+/// counts[i] = copies of tokens [first, first + tokens) for expert i
 ///
 /// @param counts  [E]
 void count_copies(const Routes& routes, std::int64_t first, std::int64_t tokens, Vector counts);

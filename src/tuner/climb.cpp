@@ -86,7 +86,7 @@ class Climber {
   }
 
   /// Neighbours that may fit and be the fastest plan, by rising expected time. Predictions of plans
-  /// of one shape are off alike; those of another shape may be too slow alike.
+  /// of one shape are off alike; predictions of another shape may be too slow alike.
   std::vector<Neighbour> promising(const plan::Plan& plan, double plan_s) const {
     std::vector<plan::Plan> all = plan::neighbours(plan, input_.model, input_.cluster, input_.keys);
     const analyzer::Prediction own = workers_.grid().analyzer().analyze(plan);

@@ -35,7 +35,7 @@ inline Loads loads_of_runs(const Routes& routes, std::int64_t first, std::int64_
         std::int32_t* const own = loads + i / num_experts * stride + i % num_experts;
         for (std::int64_t part = num_experts; part < stride; part += num_experts) *own += own[part];
       });
-  return {loads, stride};  // those of a sequence are where its first part's counts were
+  return {loads, stride};  // a sequence's loads are in the place of its first part's counts
 }
 
 /// The loads of the sequences that are balanced.
