@@ -54,7 +54,6 @@ struct ModelKeys {
   double z_loss = 0.0;
   double rank_load_factor = 1.3;  ///< expected
   int seq_len = 0;                ///< tokens
-  int pad_to_multiple_of = 1;     ///< tokens
   int vocab_size = 0;
   bool tied_head = true;          ///< the output head shares the token embedding's weights
   bool qkv_bias = true;           ///< but for gpt, neox and gpt_oss: false, unless given

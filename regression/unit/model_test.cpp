@@ -376,8 +376,8 @@ TEST(Model, PaddingChangesTheTokensThatAreComputedOnly) {
   keys.num_layers = 2, keys.hidden_size = 24, keys.num_heads = 4;
   keys.seq_len = 13, keys.vocab_size = 37;
   const Config whole = config(keys, "fp32");
-  keys.pad_to_multiple_of = 8;
-  const Config padded = config(keys, "fp32");
+  Config padded = whole;
+  padded.padding = 3;
   EXPECT_EQ(whole.padding, 0);
   EXPECT_EQ(padded.padded_len(), 16);
   EXPECT_EQ(padded.seq_len, 13);

@@ -1,4 +1,5 @@
 #include "plan/plan.hpp"
+#include "plan/padding.hpp"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -606,6 +607,54 @@ TEST(Plan, RanksThatShareASequenceAreNeighbours) {
   EXPECT_EQ(members(plan, 15, Axis::replica), (std::vector{15, 19, 23}));
 }
 
+// Whatever the length, ranks of a padded sequence can share it, and one token less of padding is
+// too little for them.
+TEST(Padding, IsTheLeastThatAllStagesCut) {
+  model::Config model = small;
+  model.num_layers = 4, model.num_heads = 8;
+  const auto fault = [&](const Plan& plan, int padding) {
+    model.padding = padding;
+    return refusal(plan, model,
+                   hardware::NodeGroup{.nodes = 1, .devices_per_node = plan.devices()});
+  };
+  int padded_plans = 0;
+  for (int length = 16; length <= 33; ++length)
+    for (const int gather_keys : {0, 1})
+      for (const auto& [cp, tp] : {std::pair(1, 2), {2, 1}, {2, 2}, {4, 1}, {4, 2}, {8, 1}}) {
+        if (gather_keys == 1 && cp == 1) continue;
+        model.seq_len = length;
+        const Plan plan = equal_stages(
+            model, 1, 2, {.microbatch = 1, .cp = cp, .gather_keys = gather_keys, .tp = tp});
+        const int padding = plan::padding(plan, length);
+        EXPECT_EQ(fault(plan, padding), "") << length << ' ' << cp << ' ' << tp;
+        for (int less = 0; less < padding; ++less) EXPECT_NE(fault(plan, less), "");
+        padded_plans += padding > 0;
+      }
+  EXPECT_GT(padded_plans, 100);
+}
+
+TEST(Padding, OfASearchIsForTheDegreesThatDoNotCutSequences) {
+  model::Config model = small;
+  const hardware::Cluster cluster = hardware::NodeGroup{.nodes = 1, .devices_per_node = 24};
+  const auto found = [&](int length, std::vector<int> cp) {
+    model.seq_len = length;
+    deck::SearchKeys search;
+    search.cp = std::move(cp);
+    return padded_contexts(model, cluster, search);
+  };
+  EXPECT_FALSE(found(1000, {})) << "short sequences are not shared";
+  EXPECT_FALSE(found(1008, {1, 2, 4, 8}));
+  const auto some = found(1000, {1, 2, 4, 8, 24});
+  ASSERT_TRUE(some);
+  EXPECT_EQ(some->model.padded_len(), 1008);
+  EXPECT_EQ(some->search.cp, (std::vector{8, 24}));
+  EXPECT_EQ(found(16, {3})->model.padded_len(), 18) << "the shortest, where all are long";
+  const auto longer = found(100001, {});
+  ASSERT_TRUE(longer);
+  EXPECT_EQ(longer->model.padded_len(), 100032);
+  EXPECT_EQ(longer->search.cp, (std::vector{2, 3, 4, 6, 8, 12, 24}));
+}
+
 TEST(PlanCheck, SaysWhyRanksCannotShareASequence) {
   model::Config model = small;
   const auto refused = [&](int cp, int microbatch = 1, int tp = 1) {
@@ -617,8 +666,7 @@ TEST(PlanCheck, SaysWhyRanksCannotShareASequence) {
   EXPECT_EQ(refused(4), "");
   EXPECT_EQ(refused(2, 2),
             "plan: stage 0: microbatch must be 1 where cp = 2 ranks share a sequence, found 2");
-  EXPECT_EQ(refused(3),
-            "plan: stage 0: cp = 3 must divide seq_len = 16. Set model.pad_to_multiple_of = 3");
+  EXPECT_EQ(refused(3), "plan: stage 0: cp = 3 must divide the 16 tokens of a sequence");
   EXPECT_EQ(refused(16),
             "plan: stage 0: cp = 16 must divide the 8 heads of a tensor-parallel rank");
   model.num_layers = 4;
@@ -634,14 +682,9 @@ TEST(PlanCheck, SaysWhyRanksCannotShareASequence) {
   };
   EXPECT_EQ(gathers({8, 8}), "") << "as many ranks as there are heads, and pairs of chunks";
   EXPECT_EQ(gathers({3}),
-            "plan: stage 0: 2 cp = 6 must divide seq_len = 16 for gather_keys = 1. Set "
-            "model.pad_to_multiple_of = 6");
+            "plan: stage 0: 2 cp = 6 must divide the 16 tokens of a sequence for gather_keys = 1");
   model.padding = 2;
   EXPECT_EQ(gathers({3}), "");
-  model.padding = 3;
-  EXPECT_EQ(gathers({3}),
-            "plan: stage 0: 2 cp = 6 must divide the padded length 19 for gather_keys = 1. "
-            "Set model.pad_to_multiple_of = 6");
   model.padding = 0;
   EXPECT_EQ(gathers({2, 4}).substr(0, 50), "plan: all stages must have the same cp and gather_");
   EXPECT_EQ(gathers({2, 1}).substr(0, 50), "plan: all stages must have the same cp and gather_");

@@ -18,6 +18,7 @@
 #include "hardware/machine.hpp"
 #include "model/model.hpp"
 #include "plan/knobs.hpp"
+#include "plan/padding.hpp"
 #include "schedule/account.hpp"
 #include "schedule/compile.hpp"
 #include "schedule/simulate.hpp"
@@ -153,7 +154,8 @@ bool can_run(const plan::Plan& plan, const model::Config& model, const hardware:
 
 std::vector<report::Change> found(const report::Run& run) {
   const deck::Deck deck = deck::parse(run.description.deck_text, run.name);
-  const model::Config model = model::config(deck.model, deck.training.precision);
+  const model::Config model =
+      plan::padded(model::config(deck.model, deck.training.precision), run.plan);
   const hardware::Machine machine =
       hardware::parse_machine(run.description.profile_text, run.name, deck.cluster);
   const hardware::Cluster cluster = hardware::usable(hardware::cluster(deck.cluster), machine);

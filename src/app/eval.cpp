@@ -28,6 +28,7 @@
 #include "io/checkpoint.hpp"
 #include "kernels/narrow.hpp"
 #include "kernels/types.hpp"
+#include "plan/padding.hpp"
 #include "prepare.hpp"
 #include "tokenizer/tokenizer.hpp"
 #include "verbs.hpp"
@@ -198,6 +199,7 @@ class Evaluation {
                                     .zero_level = 3});
       require(plan_.devices() == job_.size(), Failure::input, "{} is for {} ranks, the job has {}",
               options_.plan, plan_.devices(), job_.size());
+      model_ = plan::padded(std::move(model_), plan_);
       plan::check(plan_, model_, here);
     });
   }

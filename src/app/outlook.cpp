@@ -173,6 +173,7 @@ Outlook outlook(const deck::Deck& deck, const model::Config& model,
                   .flops_per_s = sequences_per_s * model::flops_per_sequence(model),
                   .peak_flops_per_s = peak_flops_per_s(plan, model, machine),
                   .steps = steps_of(deck, model),
+                  .padded_len = model.padding > 0 ? model.padded_len() : 0,
                   .frozen = model::frozen_text(model),
                   .failures = failures(deck, model, machine, plan, account.iteration_s),
                   .account = account};
@@ -216,6 +217,10 @@ std::string text(const Outlook& outlook, const plan::Plan& plan) {
                                           outlook.hours_with_failures() * devices)
                             : "");
   for (const std::string& speed : outlook.float8) lines += "fp8     " + speed + "\n";
+  if (outlook.padded_len > 0)
+    lines +=
+        fmt::format("padded  each sequence is padded to {} tokens, which its ranks cut evenly\n",
+                    outlook.padded_len);
   if (!outlook.frozen.empty()) lines += "frozen  " + outlook.frozen + "\n";
   return lines;
 }
@@ -259,6 +264,7 @@ nlohmann::json described(const Outlook& outlook, const plan::Plan& plan) {
       {"stages", nlohmann::json::array()},
   };
   if (outlook.mfu() > 0.0) object["mfu"] = outlook.mfu();
+  if (outlook.padded_len > 0) object["padded_seq_len"] = outlook.padded_len;
   if (outlook.error > 0.0) object["error"] = outlook.error;
   if (outlook.steps > 0.0) {
     object["hours"] = outlook.hours();

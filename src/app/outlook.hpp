@@ -34,6 +34,7 @@ struct Outlook {
   double peak_flops_per_s = 0.0;      ///< of all devices, as the profiles say; 0: they say none
   double steps = 0.0;                 ///< of the training; 0: known with the data only
   std::set<std::string> float8 = {};  ///< of fp8, what the profiles know of its speed
+  int padded_len = 0;                 ///< tokens of a padded sequence; 0: not padded
   std::string frozen;                 ///< what is not trained; empty: nothing
   Failures failures = {};
   schedule::Account account;

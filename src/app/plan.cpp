@@ -20,6 +20,7 @@
 #include "given.hpp"
 #include "io/trace.hpp"
 #include "outlook.hpp"
+#include "plan/padding.hpp"
 #include "plan_texts.hpp"
 #include "planning.hpp"
 #include "report/figure.hpp"
@@ -49,7 +50,7 @@ json described(const StageNeed& needs) {
 
 /// A plan that somebody uses, beside the best one.
 struct Other {
-  Other(const PlanOptions& options, const Given& given) : path(options.against) {
+  Other(const PlanOptions& options, Given given) : path(options.against) {
     plan = load_plan(path, given);
     const analyzer::Prediction prediction =
         predict(plan, given.model, given.machine, given.cluster);
@@ -123,7 +124,7 @@ std::string without_trainer(const Given& given, deck::SearchKeys keys, double be
 int plan(const PlanOptions& options) {
   for (const std::string& file : {options.output, options.html, options.svg})
     if (!file.empty()) check_writable(file);
-  const Given given(options);
+  Given given(options);
   if (given.deck.analysis.mist()) return plan_as_mist(options, given);
   std::optional<Other> other;
   if (!options.against.empty()) other.emplace(options, given);
@@ -140,6 +141,7 @@ int plan(const PlanOptions& options) {
   if (!starts.empty() && result.search.adapted == 0)
     log::warn("{}: no plan like it fits this deck, so the search began without it", options.start);
   const tuner::RankedPlan& best = result.best.front();
+  given.model = plan::padded(std::move(given.model), best.plan);
   const Outlook look = outlook(given.deck, given.model, given.machine, best.plan, best.account);
   const auto said = [&](std::size_t columns) {
     return text(result, look, given.deck, given.machine, given.cluster, columns);
@@ -191,8 +193,8 @@ int plan(const PlanOptions& options) {
 }
 
 int analyze(const PlanOptions& options) {
-  const Given given(options);
-  if (given.deck.analysis.mist()) return analyze_as_mist(options, given);
+  Given given(options);
+  if (given.deck.analysis.mist()) return analyze_as_mist(options, std::move(given));
   const plan::Plan plan = load_plan(options.plan, given);
   const analyzer::Prediction prediction = predict(plan, given.model, given.machine, given.cluster);
   const std::vector<StageNeed> needs = stage_needs(plan, prediction, given.cluster);
@@ -221,7 +223,7 @@ int analyze(const PlanOptions& options) {
 }
 
 int simulate(const PlanOptions& options) {
-  const Given given(options);
+  Given given(options);
   refuse_mist(given.deck, "simulate");
   const plan::Plan plan = load_plan(options.plan, given);
   const std::vector<schedule::Program> programs = schedule::compile_all(plan, given.model);

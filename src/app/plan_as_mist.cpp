@@ -14,7 +14,7 @@
 
 namespace brume::app {
 
-int analyze_as_mist(const PlanOptions& options, const Given& given) {
+int analyze_as_mist(const PlanOptions& options, Given given) {
   const plan::Plan plan = load_plan(options.plan, given);
   const deck::AnalysisKeys& keys = given.deck.analysis;
   const mist::Case mist = mist::case_of(

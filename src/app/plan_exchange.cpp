@@ -10,6 +10,7 @@
 #include "interop/megatron.hpp"
 #include "interop/torchtitan.hpp"
 #include "interop/trainer_space.hpp"
+#include "plan/padding.hpp"
 #include "planning.hpp"
 #include "verbs.hpp"
 
@@ -61,8 +62,9 @@ std::string settings_for(const deck::Deck& deck, const model::Config& model, con
 int export_plan(const ExportPlanOptions& options) {
   if (!options.output.empty()) check_writable(options.output);
   const deck::Deck deck = load_deck(options.deck, options.sets);
-  const model::Config model = model::config(deck.model, deck.training.precision);
   const plan::Plan plan = plan::load(options.plan);
+  const model::Config model =
+      plan::padded(model::config(deck.model, deck.training.precision), plan);
   check_given(plan, deck, model, hardware::cluster(deck.cluster));
   const bool titan = options.trainer == "torchtitan";
   const std::string settings = settings_for(deck, model, plan, options);

@@ -12,6 +12,7 @@
 #include "base/files.hpp"
 #include "base/text.hpp"
 #include "plan/knobs.hpp"
+#include "plan/padding.hpp"
 #include "planning.hpp"
 #include "schedule/node_traffic.hpp"
 
@@ -51,8 +52,9 @@ void keep(const plan::Plan& plan, const std::string& path) {
   }
 }
 
-plan::Plan load_plan(const std::string& file, const Given& given) {
+plan::Plan load_plan(const std::string& file, Given& given) {
   plan::Plan plan = plan::load(file);
+  given.model = plan::padded(std::move(given.model), plan);
   check_given(plan, given.deck, given.model, given.cluster);
   for (int group = 0; group < given.machine.num_groups(); ++group)
     require(plan.node_order.empty() || given.machine.profile(group).levels.empty(), Failure::input,

@@ -20,11 +20,11 @@ void keep(const plan::Plan& plan, const std::string& path);
 /// The formulas with numbers, and slow links of the network that the plan uses.
 std::string explained(const plan::Plan& plan, const Given& given);
 
-/// A plan from a file. @throws Error(input) if it does not fit what is given
-plan::Plan load_plan(const std::string& file, const Given& given);
+/// A plan from a file; what is given gets its padding. @throws Error(input) if it does not fit
+plan::Plan load_plan(const std::string& file, Given& given);
 
 /// Predicts a plan by Mist's counting. @return the exit code
-int analyze_as_mist(const PlanOptions& options, const Given& given);
+int analyze_as_mist(const PlanOptions& options, Given given);
 /// Prints the fastest plan by Mist's counting, in the deck's search space. @return the exit code
 int plan_as_mist(const PlanOptions& options, const Given& given);
 

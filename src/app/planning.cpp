@@ -26,6 +26,7 @@
 #include "hardware/cluster.hpp"
 #include "interop/trainer_space.hpp"
 #include "outlook.hpp"
+#include "plan/padding.hpp"
 #include "schedule/account.hpp"
 #include "search_state.hpp"
 #include "search_watch.hpp"
@@ -132,32 +133,36 @@ tuner::Result search(const deck::Deck& deck, const deck::SearchKeys& keys,
   const int batch = deck.training.global_batch;
   std::optional<SearchState> state;
   if (!state_file.empty()) state.emplace(state_file, deck, keys, model, machine);
-  const auto part = [&](const deck::SearchKeys& some, const tuner::Options& how, std::size_t i) {
-    return tuner::tune(model, batch, cluster, machine, some,
-                       state ? state->continuing(how, i) : how);
-  };
-  if (keys.trainer.empty()) return part(keys, options, 0);
+  std::vector<std::pair<model::Config, deck::SearchKeys>> parts;
+  tuner::Options how = options;
   deck::Deck asked = deck;
   asked.search = keys;
-  // Whatever the plan is, the model and its training have to be expressible.
-  interop::check_for_trainer(asked, model, plan::equal_stages(model, batch, 1, {}));
-  const interop::TrainerSpace space = interop::trainer_space(asked, model, cluster);
-  tuner::Options conforming = options;
-  conforming.conform = space.nearest;
+  if (keys.trainer.empty()) {
+    parts.emplace_back(model, keys);
+    if (auto padded = plan::padded_contexts(model, cluster, keys))
+      parts.emplace_back(std::move(padded->model), std::move(padded->search));
+  } else {
+    // Whatever the plan is, the model and its training have to be expressible.
+    interop::check_for_trainer(asked, model, plan::equal_stages(model, batch, 1, {}));
+    interop::TrainerSpace space = interop::trainer_space(asked, model, cluster);
+    how.conform = std::move(space.nearest);
+    for (deck::SearchKeys& some : space.searches) parts.emplace_back(model, std::move(some));
+  }
   std::optional<tuner::Result> best;
   std::exception_ptr infeasible;
-  for (std::size_t i = 0; i < space.searches.size(); ++i) {
-    deck::SearchKeys some = space.searches[i];
-    some.time_limit_s /= double(space.searches.size());
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    auto& [of, some] = parts[i];
+    some.time_limit_s /= double(parts.size());
     try {
-      tuner::Result found = part(some, conforming, i);
+      tuner::Result found =
+          tuner::tune(of, batch, cluster, machine, some, state ? state->continuing(how, i) : how);
       if (!best || found.best[0].seconds() < best->best[0].seconds()) best = std::move(found);
     } catch (const tuner::Infeasible&) {
       infeasible = std::current_exception();
     }
   }
   if (!best) std::rethrow_exception(infeasible);
-  interop::check_for_trainer(asked, model, best->best[0].plan);
+  if (!keys.trainer.empty()) interop::check_for_trainer(asked, model, best->best[0].plan);
   return *std::move(best);
 }
 
@@ -174,7 +179,8 @@ plan::Plan search_plan(const deck::Deck& deck, const model::Config& model,
     return search(deck, deck.search, model, cluster, machine, watch.options(), state_file);
   }();
   const tuner::RankedPlan& best = result.best.front();
-  const Outlook look = outlook(deck, model, machine, best.plan, best.account);
+  const Outlook look =
+      outlook(deck, plan::padded(model, best.plan), machine, best.plan, best.account);
   log::info("{}", text(result, look, deck, machine, cluster, terminal::columns(STDERR_FILENO)));
   return best.plan;
 }

@@ -39,8 +39,9 @@ void check_given(const plan::Plan& plan, const deck::Deck& deck, const model::Co
                  const hardware::Cluster& cluster);
 
 /// The best plans for the deck, of those that the trainer of `search.trainer` can run where it
-/// names one.
+/// names one. A plan pads sequences that its cp does not cut evenly (plan::padding).
 ///
+/// @param model       without padding
 /// @param keys        the deck's, or a part of them
 /// @param state_file  file that keeps the search's state, from which it continues; empty: none
 /// @throws Error(infeasible), and Error(input) where the trainer has nothing like the model

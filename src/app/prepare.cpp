@@ -16,6 +16,7 @@
 #include "device/device.hpp"
 #include "kernels/narrow.hpp"
 #include "kernels/types.hpp"
+#include "plan/padding.hpp"
 #include "planning.hpp"
 #include "profiles.hpp"
 #include "resume.hpp"
@@ -257,6 +258,7 @@ class Preparation {
   void check_plan() {
     comm::together(job_, [&] {
       const plan::Plan& plan = made_.plan;
+      made_.model = plan::padded(std::move(made_.model), plan);
       made_.cluster = hardware::usable(made_.cluster, *made_.machine);
       for (hardware::NodeGroup& group : made_.cluster.groups)
         group.on_device = device::on_device();  // whatever machine the profile is of

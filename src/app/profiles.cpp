@@ -13,6 +13,7 @@
 #include "generation_plan.hpp"
 #include "hardware/cluster.hpp"
 #include "kernels/types.hpp"
+#include "plan/padding.hpp"
 #include "plan/shapes.hpp"
 #include "profiler/profiler.hpp"
 
@@ -25,16 +26,21 @@ profiler::Shapes training_shapes(const deck::Deck& deck, const model::Config& mo
   const hardware::Cluster cluster = hardware::cluster(deck.cluster);
   std::set<profiler::Split> splits;
   std::set<int> groups;
-  for (const plan::StageShape& shape :
-       plan::stage_shapes(model, deck.training.global_batch, cluster, 0, deck.search)) {
-    splits.insert({.tp = shape.tp,
-                   .microbatch = shape.microbatch,
-                   .ep = shape.ep,
-                   .cp = shape.cp,
-                   .gather_keys = shape.gather_keys,
-                   .mlp_tiles = shape.mlp_tiles});
-    groups.insert({shape.tp, shape.cp});
-  }
+  const auto add = [&](const model::Config& of, const deck::SearchKeys& search) {
+    for (const plan::StageShape& shape :
+         plan::stage_shapes(of, deck.training.global_batch, cluster, 0, search)) {
+      splits.insert({.tp = shape.tp,
+                     .microbatch = shape.microbatch,
+                     .ep = shape.ep,
+                     .cp = shape.cp,
+                     .gather_keys = shape.gather_keys,
+                     .mlp_tiles = shape.mlp_tiles});
+      groups.insert({shape.tp, shape.cp});
+    }
+  };
+  add(model, deck.search);
+  if (const auto padded = plan::padded_contexts(model, cluster, deck.search))
+    add(padded->model, padded->search);
   for (int ranks : divisors(cluster.groups[0].devices())) groups.insert(ranks);
   groups.erase(1);
   profiler::Shapes shapes{.splits = {splits.begin(), splits.end()},

@@ -17,7 +17,7 @@ struct SearchKey {
   std::string program, model, training, cluster, profile, search;
 };
 
-/// The state of a search in a file: of one search, or of each part of a search for another trainer.
+/// The state of a search in a file: of one search, or of each of its parts.
 /// A search that ended early, or was killed, continues from there.
 class SearchState {
  public:

@@ -161,12 +161,6 @@ const Schema<ModelKeys>& model_schema() {
               .help = "length of a sequence; Megatron-LM: --seq-length",
               .min = 0,
               .max = 1 << 24})
-        .key("pad_to_multiple_of", &ModelKeys::pad_to_multiple_of,
-             {.unit = "tokens",
-              .help = "pads sequences to a multiple of this length, for cp that does not divide "
-                      "seq_len; 1: no padding",
-              .min = 1,
-              .max = 1 << 20})
         .key("vocab_size", &ModelKeys::vocab_size,
              {.help = "number of token ids", .min = 0, .max = 1 << 24})
         .key("tied_head", &ModelKeys::tied_head,

@@ -58,7 +58,7 @@ void check_stages(const plan::Plan& plan) {
 }
 
 void check_contexts(const plan::Stage& stage, const model::Config& model) {
-  require_like(model.padding == 0, "padded sequences (model.pad_to_multiple_of = 1)");
+  require_like(model.padding == 0, "padded sequences (a cp and a tp that divide model.seq_len)");
   if (stage.gather_keys == 1) return;
   const std::string fault = plan::paired_context_fault(model, stage.cp, stage.tp);
   require_like(fault.empty(), fault + " (search.trainer = \"megatron\")");

@@ -68,7 +68,7 @@ const Shipped& shipped_model(const model::Config& m) {
                 "8B, 14B, 32B, 30B-A3B, 235B-A22B)");
   require_there(m.norm_eps == found->norm_eps,
                 fmt::format("norm_eps = {}, it is {} there", m.norm_eps, found->norm_eps));
-  require_there(m.padding == 0, "padded sequences (model.pad_to_multiple_of = 1)");
+  require_there(m.padding == 0, "padded sequences (a cp and a tp that divide model.seq_len)");
   require_there(!m.latent(), "latent attention");
   require_there(m.rotary_dim() == m.head_dim(), "positions that turn a part of a head");
   require_there(m.query_scalar == 0.0 || m.query_scalar == m.head_dim(),

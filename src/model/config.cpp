@@ -113,7 +113,6 @@ Config config(const deck::ModelKeys& keys, std::string_view precision) {
                 .z_loss = keys.z_loss,
                 .rank_load_factor = keys.rank_load_factor,
                 .seq_len = keys.seq_len,
-                .padding = int(round_up(keys.seq_len, keys.pad_to_multiple_of)) - keys.seq_len,
                 .vocab_size = keys.vocab_size,
                 .tied_head = keys.tied_head,
                 .qkv_bias = keys.qkv_bias,

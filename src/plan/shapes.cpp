@@ -143,19 +143,6 @@ std::string tensor_fault(const model::Config& model, int tp, int ep) {
   return model::quantization_fault(model, tp, ep);
 }
 
-namespace {
-
-std::string length_of_sequence(const model::Config& model) {
-  return model.padding == 0 ? fmt::format("seq_len = {}", model.seq_len)
-                            : fmt::format("the padded length {}", model.padded_len());
-}
-
-std::string padding_remedy(int multiple) {
-  return fmt::format("Set model.pad_to_multiple_of = {}", multiple);
-}
-
-}  // namespace
-
 std::string context_fault(const model::Config& model, const model::Split& split) {
   const int cp = split.cp, tp = split.tp;
   if (cp == 1 && split.gather_keys == 1) return "gather_keys must be 0 if cp is 1";
@@ -166,11 +153,11 @@ std::string context_fault(const model::Config& model, const model::Split& split)
   if (split.gather_keys == 1)
     return model.padded_len() % (2 * cp) == 0
                ? std::string()
-               : fmt::format("2 cp = {} must divide {} for gather_keys = 1. {}", 2 * cp,
-                             length_of_sequence(model), padding_remedy(2 * cp));
+               : fmt::format(
+                     "2 cp = {} must divide the {} tokens of a sequence for gather_keys = 1",
+                     2 * cp, model.padded_len());
   if (model.padded_len() % cp != 0)
-    return fmt::format("cp = {} must divide {}. {}", cp, length_of_sequence(model),
-                       padding_remedy(cp));
+    return fmt::format("cp = {} must divide the {} tokens of a sequence", cp, model.padded_len());
   const int heads = model.num_heads / tp, keys = model.kv_heads() / tp;
   if (model.kv_heads() % tp != 0)
     return fmt::format("tp = {} must divide the {} key heads where cp > 1", tp, model.kv_heads());
