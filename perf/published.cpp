@@ -178,7 +178,8 @@ void compare_plans(const std::vector<Case>& alike) {
 void compare_plans(const json& published) {
   std::map<std::string, std::vector<Case>> jobs;
   for (const json& entry : published.at("cases"))
-    if (const std::optional<Case> c = read(entry); c && c->gpus >= 256 && c->gpus <= 1024)
+    if (const std::optional<Case> c = read(entry);
+        c && c->gpus <= 1024 && (c->gpus >= 256 || c->plan.stages[0].cp > 1))
       jobs[job(*c)].push_back(*c);
   for (const auto& [_, alike] : jobs) compare_plans(alike);
 }
