@@ -66,6 +66,10 @@ class Sampler {
   /// Targets that are to be learned among `count` samples from `first` on. Reads no token.
   std::int64_t num_targets(std::int64_t first, std::int64_t count) const;
 
+  /// Pairs of an input of a sample and itself or an earlier one within a document, of isolated
+  /// documents: the work of attention. Reads no token.
+  double attention_pairs(std::int64_t index) const;
+
   /// Mean share of the pairs of an input and an earlier one that are within a document (over all
   /// windows, or over some of many files' windows); 1 unless documents are isolated.
   double document_share() const;

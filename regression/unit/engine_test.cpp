@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "../../src/engine/batches.hpp"
 #include "../../src/engine/executor.hpp"
 #include "../../src/engine/job.hpp"
 #include "../../src/engine/zigzag.hpp"
@@ -697,6 +698,55 @@ TEST(Engine, IsolatedDocumentsTrainLikeSequencesOfTheirOwn) {
       EXPECT_NEAR(packed.losses[step] / alone.losses[step], 1.0, 1e-5) << model::text(model);
       EXPECT_NEAR(packed.norms[step] / alone.norms[step], 1.0, 1e-4) << model::text(model);
     }
+  }
+}
+
+// Documents of 1 to 64 tokens in sequences of 64. Whatever the stages, each sequence is somebody's,
+// stages agree, and ranks have equal work where in order they have not.
+TEST(Batches, AreDealtToRanksByTheirAttention) {
+  constexpr int seq_len = 64, batch = 96;
+  std::mt19937 random(11);
+  std::vector<std::int32_t> tokens(std::size_t(seq_len * batch + 1), 1);
+  data::DocumentEnds documents;
+  for (std::int64_t end = 0; end < std::ssize(tokens);)
+    documents.ends.push_back(
+        end = std::min<std::int64_t>(end + 1 + (random() % 2 == 0 ? random() % 8 : random() % 64),
+                                     std::ssize(tokens)));
+  const data::Sampler data = data::sampler_of(tokens, 8, documents, seq_len, true);
+  model::Config model = test::special_models().front();
+  model.seq_len = seq_len, model.isolated = true, model.num_layers = 2;
+  for (const auto& [microbatches, first_dp, last_dp] :
+       {std::tuple(24, 4, 4), {6, 4, 8}, {4, 8, 2}, {1, 4, 4}, {2, 1, 3}}) {
+    const int at_once = batch / microbatches;
+    plan::Plan plan = plan::equal_stages(model, batch, 2, {.microbatch = 1});
+    plan.microbatches = microbatches;
+    for (const auto& [stage, dp] : {std::pair(0, first_dp), {1, last_dp}}) {
+      plan.stages[stage].dp = plan.stages[stage].devices_per_node = dp;
+      plan.stages[stage].microbatch = at_once / dp;
+    }
+    std::vector<std::vector<std::int64_t>> by_place(2, std::vector<std::int64_t>(batch));
+    std::map<BatchReader::Deal, double> most;
+    for (const BatchReader::Deal deal :
+         {BatchReader::Deal::in_order, BatchReader::Deal::by_attention})
+      for (int rank = 0; rank < plan.devices(); ++rank) {
+        const BatchReader reader(plan, model, rank, deal);
+        const std::vector<std::int64_t> places = reader.own_sequences(),
+                                        own = reader.own_sequences(data, 0);
+        double pairs = 0.0;
+        for (std::size_t i = 0; i < own.size(); ++i) {
+          pairs += data.attention_pairs(own[i]);
+          by_place[std::size_t(rank >= first_dp)][std::size_t(places[i])] = own[i];
+        }
+        const int ranks = rank < first_dp ? first_dp : last_dp;
+        most[deal] = std::max(most[deal], pairs * ranks);
+      }
+    EXPECT_EQ(by_place[0], by_place[1]);
+    double all = 0.0;
+    for (int i = 0; i < batch; ++i) all += data.attention_pairs(i);
+    EXPECT_LT(most[BatchReader::Deal::by_attention], 1.02 * all) << microbatches;
+    EXPECT_GT(most[BatchReader::Deal::in_order], 1.02 * all) << microbatches;
+    std::ranges::sort(by_place[0]);
+    for (int i = 0; i < batch; ++i) EXPECT_EQ(by_place[0][std::size_t(i)], i);
   }
 }
 

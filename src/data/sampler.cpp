@@ -149,24 +149,30 @@ std::int64_t Sampler::num_targets(std::int64_t first, std::int64_t count) const 
   return targets;
 }
 
+double Sampler::attention_pairs(std::int64_t index) const {
+  double pairs = 0.0;
+  std::int64_t begin = 0, end = 0;  // of the document so far
+  const auto end_document = [&] {
+    pairs += double(end - begin) * (double(end - begin) + 1.0) / 2.0;
+  };
+  for (const Document& part : documents(index)) {
+    if (!part.continues) {
+      end_document();
+      begin = part.first;
+    }
+    end = std::min<std::int64_t>(part.end, seq_len_);
+  }
+  end_document();
+  return pairs;
+}
+
 double Sampler::document_share() const {
   if (!isolated_) return 1.0;
   constexpr std::int64_t most = 4096;
   const std::int64_t count = std::min(num_windows_, most);
   double pairs = 0.0;
-  for (std::int64_t index = 0; index < count; ++index) {
-    std::int64_t begin = 0, end = 0;  // of the document so far
-    const auto end_document = [&] { pairs += double(end - begin) * (double(end - begin) + 1.0); };
-    for (const Document& part : documents(index)) {
-      if (!part.continues) {
-        end_document();
-        begin = part.first;
-      }
-      end = std::min<std::int64_t>(part.end, seq_len_);
-    }
-    end_document();
-  }
-  return pairs / (double(count) * seq_len_ * (seq_len_ + 1.0));
+  for (std::int64_t index = 0; index < count; ++index) pairs += attention_pairs(index);
+  return 2.0 * pairs / (double(count) * seq_len_ * (seq_len_ + 1.0));
 }
 
 std::vector<TokenFileIdentity> Sampler::identities() const {

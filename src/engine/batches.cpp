@@ -1,8 +1,11 @@
 #include "batches.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
+#include <queue>
 #include <system_error>
+#include <utility>
 
 #include "base/error.hpp"
 #include "zigzag.hpp"
@@ -58,7 +61,7 @@ Batch BatchReader::read(const Asked& asked, const std::stop_token& stop) const {
   // Tokens that pad a sequence are a document behind it.
   batch.begins.resize(sequences * padded, std::int32_t(seq_len));
   std::size_t slot = 0;
-  for (const std::int64_t in_batch : own_sequences()) {
+  for (const std::int64_t in_batch : own_sequences(*asked.data, asked.first)) {
     if (stop.stop_requested()) return batch;
     asked.data->sample(asked.first + in_batch,
                        {std::span(inputs).first(seq_len), std::span(targets).first(seq_len),
@@ -88,6 +91,37 @@ std::vector<std::int64_t> BatchReader::own_sequences() const {
   for (std::int64_t m = 0; m < plan_.microbatches; ++m)
     for (int j = 0; j < stage.microbatch; ++j)
       numbers.push_back((m * stage.dp + data_rank) * stage.microbatch + j);
+  return numbers;
+}
+
+std::vector<std::int64_t> BatchReader::own_sequences(const data::Sampler& data,
+                                                     std::int64_t first) const {
+  std::vector<std::int64_t> numbers = own_sequences();
+  int ranks = 1;  // of the stage with most, whose sequences no other stage parts
+  for (const plan::Stage& stage : plan_.stages) ranks = std::max(ranks, stage.dp);
+  if (deal_ == Deal::in_order || !model_.isolated || model_.pairs || ranks == 1) return numbers;
+  std::vector<double> pairs;
+  for (int i = 0; i < plan_.global_batch; ++i) pairs.push_back(data.attention_pairs(first + i));
+  std::vector<std::int64_t> by_work(pairs.size());
+  std::iota(by_work.begin(), by_work.end(), 0);
+  std::ranges::stable_sort(by_work, std::ranges::greater{},
+                           [&](std::int64_t number) { return pairs[std::size_t(number)]; });
+  // Each goes to the rank with the least work that has room.
+  const std::int64_t room = plan_.global_batch / ranks, rounds = room / plan_.microbatches;
+  std::vector<std::vector<std::int64_t>> dealt((std::size_t(ranks)));
+  using Work = std::pair<double, std::size_t>;  // of a rank
+  std::priority_queue<Work, std::vector<Work>, std::greater<>> least;
+  for (std::size_t rank = 0; rank < dealt.size(); ++rank) least.emplace(0.0, rank);
+  for (const std::int64_t number : by_work) {
+    const auto [work, rank] = least.top();
+    least.pop();
+    dealt[rank].push_back(number);
+    if (std::ssize(dealt[rank]) < room) least.emplace(work + pairs[std::size_t(number)], rank);
+  }
+  for (std::int64_t& number : numbers) {
+    const std::int64_t row = number / rounds, microbatch = row / ranks, rank = row % ranks;
+    number = dealt[std::size_t(rank)][std::size_t(microbatch * rounds + number % rounds)];
+  }
   return numbers;
 }
 

@@ -25,8 +25,15 @@ struct Batch {
 /// Reads batches, the next one by a thread of its own.
 class BatchReader {
  public:
-  BatchReader(const plan::Plan& plan, const model::Config& model, int rank)
-      : plan_(plan), model_(model), place_(plan::place(plan, rank)) {}
+  /// Whether samples of isolated documents are dealt to data-parallel ranks by their attention.
+  ///
+  /// In order, ranks wait for the one with the longest documents. Dealt by attention, ranks have
+  /// similar sums, and similar work in each microbatch. A batch learns the same.
+  enum class Deal { in_order, by_attention };
+
+  BatchReader(const plan::Plan& plan, const model::Config& model, int rank,
+              Deal deal = Deal::in_order)
+      : plan_(plan), model_(model), place_(plan::place(plan, rank)), deal_(deal) {}
   ~BatchReader() { drop(); }
   BatchReader(const BatchReader&) = delete;
   BatchReader& operator=(const BatchReader&) = delete;
@@ -41,8 +48,10 @@ class BatchReader {
 
   bool waits() const { return waits_; }  ///< for a batch; any thread
 
-  /// The numbers of this rank's sequences in the batch, [microbatch, sequence].
+  /// The numbers of this rank's sequences in a batch in order, [microbatch, sequence].
   std::vector<std::int64_t> own_sequences() const;
+  /// The same in the batch of samples from `first` on, as they are dealt.
+  std::vector<std::int64_t> own_sequences(const data::Sampler& data, std::int64_t first) const;
 
  private:
   struct Asked {
@@ -57,6 +66,7 @@ class BatchReader {
   const plan::Plan& plan_;
   const model::Config& model_;
   plan::Place place_;
+  Deal deal_;
   std::atomic<bool> waits_ = false;
   Asked ahead_;
   std::stop_source stop_;

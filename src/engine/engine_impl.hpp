@@ -56,7 +56,7 @@ struct Engine::Impl {
         compute(make_compute(this->plan, this->model, world.rank(), settings.optimizer, arena)),
         groups(this->plan, train, world),
         world(world),
-        batches(this->plan, this->model, world.rank()),
+        batches(this->plan, this->model, world.rank(), BatchReader::Deal::by_attention),
         executor(arena, *compute, groups, settings, model.precision,
                  [this, &world](const std::exception_ptr& failure) {
                    leave(world, fmt::format("step {}", done + 1), failure);
