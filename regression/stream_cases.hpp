@@ -40,7 +40,7 @@ TEST_P(StreamContract, RandomPlanTrainsLikeOneRank) {
   EXPECT_EQ(serial.norms, all.norms);
 }
 
-INSTANTIATE_TEST_SUITE_P(Engine, StreamContract, ::testing::Range(0, test::trials(9)));
+INSTANTIATE_TEST_SUITE_P(Engine, StreamContract, ::testing::Range(0, test::trials(6)));
 
 /// Times are those of the streams: a task begins when what it waits for and what stands before it
 /// on its channel has ended, and the iteration ends with the last one.

@@ -218,7 +218,7 @@ TEST_P(FamilyContract, RandomPlanOfSplitBackwardsTrainsLikeOneRank) {
   expect_contract(model, on_nodes(random, plan));
 }
 
-INSTANTIATE_TEST_SUITE_P(Mpi, FamilyContract, ::testing::Range(0, test::trials(8)));
+INSTANTIATE_TEST_SUITE_P(Mpi, FamilyContract, ::testing::Range(0, test::trials(4)));
 
 }  // namespace
 }  // namespace brume::engine

@@ -210,7 +210,7 @@ class AnyPlan : public CheckpointTest, public ::testing::WithParamInterface<int>
 /// A plan and the next ones in steps of four, which come to all of them.
 std::vector<plan::Plan> plan_and_others(int number) {
   std::vector<plan::Plan> found;
-  const std::size_t count = std::min(plans().size(), std::size_t(test::trials(5)));
+  const std::size_t count = std::min(plans().size(), std::size_t(test::trials(3)));
   for (std::size_t i = 0; i < count; ++i)
     found.push_back(plans()[(std::size_t(number) + 4 * i) % plans().size()]);
   return found;

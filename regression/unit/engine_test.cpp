@@ -308,7 +308,7 @@ TEST_P(SentTokens, TrainLikeGatheredOnes) {
   EXPECT_LT(test::largest_difference(sent.norms, gathered.norms), 1e-5);
 }
 
-INSTANTIATE_TEST_SUITE_P(Engine, SentTokens, ::testing::Range(0, test::trials(12)));
+INSTANTIATE_TEST_SUITE_P(Engine, SentTokens, ::testing::Range(0, test::trials(6)));
 
 // Neither the shared expert nor what else needs no token of other ranks waits for these.
 TEST(TokensOnTheirWay, LetTheSharedExpertCompute) {
@@ -385,7 +385,7 @@ TEST_P(GatheredKeysContract, RandomPlanTrainsLikeOneRank) {
   expect_contract(model, plan, test::head_tokens(GetParam()));
 }
 
-INSTANTIATE_TEST_SUITE_P(Engine, GatheredKeysContract, ::testing::Range(0, test::trials(7)));
+INSTANTIATE_TEST_SUITE_P(Engine, GatheredKeysContract, ::testing::Range(0, test::trials(5)));
 
 TEST(GatheredKeys, HavePlansOfMoreRanksThanHeadsAndModelsOfAllKinds) {
   int more = 0, latent = 0, sinks = 0;
@@ -424,7 +424,7 @@ TEST_P(BalancedContract, RandomPlanThatSharesSequencesTrainsLikeOneRank) {
   expect_contract(model, plan, test::head_tokens(GetParam()));
 }
 
-INSTANTIATE_TEST_SUITE_P(Engine, BalancedContract, ::testing::Range(0, test::trials(12)));
+INSTANTIATE_TEST_SUITE_P(Engine, BalancedContract, ::testing::Range(0, test::trials(5)));
 
 TEST(BalancedExperts, HavePlansThatSendTokensOrDivideExpertsOverRanksOfSequences) {
   int sent = 0, over_data = 0, gathered = 0;
@@ -469,7 +469,7 @@ TEST_P(PaddedContract, RandomPlanThatSharesSequencesTrainsLikeOneRank) {
   expect_contract(model, plan, test::head_tokens(GetParam()));
 }
 
-INSTANTIATE_TEST_SUITE_P(Engine, PaddedContract, ::testing::Range(0, test::trials(16)));
+INSTANTIATE_TEST_SUITE_P(Engine, PaddedContract, ::testing::Range(0, test::trials(6)));
 
 TEST(PaddedSequences, HaveRanksOfPaddingAloneAndModelsOfAllKinds) {
   int alone = 0, heads = 0, keys = 0, experts = 0, moved = 0, learned = 0;
@@ -530,7 +530,7 @@ TEST_P(InterleavedContract, RandomPlanTrainsLikeOneRank) {
   expect_contract(model, plan, test::head_tokens(i));
 }
 
-INSTANTIATE_TEST_SUITE_P(Engine, InterleavedContract, ::testing::Range(0, test::trials(6)));
+INSTANTIATE_TEST_SUITE_P(Engine, InterleavedContract, ::testing::Range(0, test::trials(4)));
 
 class ZeroBubbleContract : public ::testing::TestWithParam<int> {};
 
@@ -581,7 +581,7 @@ TEST_P(ZeroBubbleContract, RandomPlanOfExpertsTrainsLikeOneRank) {
   expect_contract(model, plan, test::head_tokens(i));
 }
 
-INSTANTIATE_TEST_SUITE_P(Engine, ZeroBubbleContract, ::testing::Range(0, test::trials(6)));
+INSTANTIATE_TEST_SUITE_P(Engine, ZeroBubbleContract, ::testing::Range(0, test::trials(4)));
 
 class LoneEndsContract : public ::testing::TestWithParam<int> {};
 

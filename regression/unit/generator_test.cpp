@@ -251,7 +251,7 @@ TEST_P(GeneratorContract, PassesEqualTheForwardOfTraining) {
       of_logits);
 }
 
-INSTANTIATE_TEST_SUITE_P(Random, GeneratorContract, ::testing::Range(0, test::trials(48)));
+INSTANTIATE_TEST_SUITE_P(Random, GeneratorContract, ::testing::Range(0, test::trials(24)));
 INSTANTIATE_TEST_SUITE_P(Latent, GeneratorContract,
                          ::testing::Range(first_latent, first_latent + 12));
 

@@ -219,7 +219,7 @@ TEST_P(NarrowContract, RandomPlanTrainsLikeOneRank) {
 
 INSTANTIATE_TEST_SUITE_P(Engine, NarrowContract,
                          ::testing::Combine(::testing::Values(bf16, fp16, fp8),
-                                            ::testing::Range(0, test::trials(6))));
+                                            ::testing::Range(0, test::trials(4))));
 
 class SharedSequencesNarrow : public ::testing::TestWithParam<int> {};
 
@@ -240,7 +240,7 @@ TEST_P(SharedSequencesNarrow, RandomPlanTrainsLikeOneRank) {
   expect_narrow(precisions[std::size_t(i) % precisions.size()], model, plan, test::head_tokens(i));
 }
 
-INSTANTIATE_TEST_SUITE_P(Engine, SharedSequencesNarrow, ::testing::Range(0, test::trials(6)));
+INSTANTIATE_TEST_SUITE_P(Engine, SharedSequencesNarrow, ::testing::Range(0, test::trials(4)));
 
 class InterleavedNarrow : public ::testing::TestWithParam<int> {};
 
@@ -252,7 +252,7 @@ TEST_P(InterleavedNarrow, RandomPlanTrainsLikeOneRank) {
   expect_narrow(bf16, model, plan, test::head_tokens(i));
 }
 
-INSTANTIATE_TEST_SUITE_P(Engine, InterleavedNarrow, ::testing::Range(0, test::trials(6)));
+INSTANTIATE_TEST_SUITE_P(Engine, InterleavedNarrow, ::testing::Range(0, test::trials(4)));
 
 // Roundings to 8 bits are noise that training averages out: after some hundred steps the loss is
 // bf16's, far below where it began.

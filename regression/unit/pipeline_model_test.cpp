@@ -72,7 +72,7 @@ TEST_F(PipelineModel, FirstMicrobatchesTellTheSimulatedTime) {
 // worst by 4.84 %.
 TEST(PipelineModelOfClusters, AnalyzerIsWithinFivePercentOfTheSimulation) {
   constexpr int most_devices = 64;
-  const auto plans = std::size_t(test::trials(8));
+  const auto plans = std::size_t(test::trials(5));
   test::ClusterPlans samples(1);
   std::vector<double> analyzed;
   for (std::size_t i = 0; i < plans; ++i) {

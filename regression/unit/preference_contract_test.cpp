@@ -57,7 +57,7 @@ TEST_P(PreferenceContract, RandomPlanTrainsOnPairsLikeOneRank) {
   test::expect_contract(made.model, made.plan, data, train_plan, made.settings);
 }
 
-INSTANTIATE_TEST_SUITE_P(Contract, PreferenceContract, ::testing::Range(0, test::trials(12)));
+INSTANTIATE_TEST_SUITE_P(Contract, PreferenceContract, ::testing::Range(0, test::trials(6)));
 
 /// Relative differences that roundings to 16 or 8 bits make.
 struct Spread {

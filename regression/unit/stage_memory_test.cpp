@@ -47,7 +47,7 @@ void compare(const plan::Plan& plan, const model::Config& model) {
 
 TEST(StageMemory, MatchesLiveBytesOfRandomPlans) {
   std::mt19937 random(1);
-  for (int trial = 0; trial < test::trials(30) && !testing::Test::HasFailure(); ++trial) {
+  for (int trial = 0; trial < test::trials(15) && !testing::Test::HasFailure(); ++trial) {
     const int num_layers = 1 + int(random() % 7);
     const plan::Plan plan = samples::random_plan(random, num_layers);
     model::Config model = samples::small_model(num_layers, random() % 2 == 0);
@@ -62,7 +62,7 @@ TEST(StageMemory, MatchesLiveBytesOfRandomPlans) {
 TEST(StageMemory, MatchesLiveBytesOfTiledMlps) {
   std::mt19937 random(7);
   int tiled = 0;
-  for (int trial = 0; trial < test::trials(40) && !testing::Test::HasFailure(); ++trial) {
+  for (int trial = 0; trial < test::trials(30) && !testing::Test::HasFailure(); ++trial) {
     const int num_layers = 1 + int(random() % 7);
     plan::Plan plan = samples::random_plan(random, num_layers);
     const int tiles = 2 + int(random() % 3);
@@ -78,7 +78,7 @@ TEST(StageMemory, MatchesLiveBytesOfTiledMlps) {
 // A falcon's layer is one segment; a llama's key heads are cut or repeated by tp.
 TEST(StageMemory, MatchesLiveBytesOfOtherFamilies) {
   std::mt19937 random(2);
-  for (int trial = 0; trial < test::trials(20) && !testing::Test::HasFailure(); ++trial) {
+  for (int trial = 0; trial < test::trials(10) && !testing::Test::HasFailure(); ++trial) {
     const int num_layers = 1 + int(random() % 7), kv_heads = 1 << (random() % 3);
     const plan::Plan plan = samples::random_plan(random, num_layers);
     if (random() % 3 == 0)
@@ -90,7 +90,7 @@ TEST(StageMemory, MatchesLiveBytesOfOtherFamilies) {
 
 TEST(StageMemory, MatchesLiveBytesOfStagesThatDiffer) {
   std::mt19937 random(2);
-  for (int trial = 0; trial < test::trials(20) && !testing::Test::HasFailure(); ++trial) {
+  for (int trial = 0; trial < test::trials(10) && !testing::Test::HasFailure(); ++trial) {
     const model::Config model = samples::small_model(2 + int(random() % 5), random() % 2 == 0);
     plan::Plan plan = test::mixed_plan(random, model, 16);
     for (plan::Stage& stage : plan.stages) {  // the knobs that the formulas know
@@ -104,7 +104,7 @@ TEST(StageMemory, MatchesLiveBytesOfStagesThatDiffer) {
 
 TEST(StageMemory, MatchesLiveBytesOfStagesWithoutLayers) {
   std::mt19937 random(3);
-  for (int trial = 0; trial < test::trials(20) && !testing::Test::HasFailure(); ++trial) {
+  for (int trial = 0; trial < test::trials(10) && !testing::Test::HasFailure(); ++trial) {
     model::Config model = samples::small_model(3 + int(random() % 4), random() % 2 == 0);
     if (trial % 2 == 1) model.head_tokens = 24;
     plan::Plan plan = test::mixed_plan(random, model, 16);
@@ -155,7 +155,7 @@ void widen(std::mt19937& random, model::Config& model) {
 TEST(StageMemory, ComesCloseWhereWholeMatricesAreUpdated) {
   std::mt19937 random(11);
   Comparison all;
-  for (int trial = 0; trial < test::trials(20); ++trial) {
+  for (int trial = 0; trial < test::trials(10); ++trial) {
     const int num_layers = 1 + int(random() % (trial % 2 == 0 ? 5 : 16));
     plan::Plan plan = samples::random_plan(random, num_layers, 5);
     if (trial % 4 != 0) plan = samples::with_moved_state(random, plan);
@@ -174,7 +174,7 @@ TEST(StageMemory, ComesCloseWhereWholeMatricesAreUpdated) {
 TEST(StageMemory, ComesCloseForEveryKnob) {
   std::mt19937 random(3);
   Comparison all;
-  for (int trial = 0; trial < test::trials(20); ++trial) {
+  for (int trial = 0; trial < test::trials(10); ++trial) {
     const int num_layers = 1 + int(random() % (trial % 2 == 0 ? 5 : 16));
     const plan::Plan plan =
         samples::with_moved_state(random, samples::random_plan(random, num_layers, 5));
@@ -190,7 +190,7 @@ TEST(StageMemory, ComesCloseForEveryKnob) {
 TEST(StageMemory, ComesCloseForUpdatesOnTheHost) {
   std::mt19937 random(9);
   Comparison all;
-  for (int trial = 0; trial < test::trials(8); ++trial) {
+  for (int trial = 0; trial < test::trials(6); ++trial) {
     const int num_layers = 1 + int(random() % (trial % 2 == 0 ? 5 : 12));
     plan::Plan plan = samples::random_plan(random, num_layers, 4);
     if (trial % 3 == 0) plan = samples::with_moved_state(random, plan);
@@ -213,7 +213,7 @@ TEST(StageMemory, ComesCloseForUpdatesOnTheHost) {
 TEST(StageMemory, ComesCloseForStagesWithoutLayers) {
   std::mt19937 random(13);
   int compared = 0, close = 0;
-  for (int trial = 0; trial < test::trials(20); ++trial) {
+  for (int trial = 0; trial < test::trials(10); ++trial) {
     model::Config model = samples::small_model(3 + int(random() % 4), random() % 2 == 0);
     widen(random, model);
     plan::Plan plan = test::mixed_plan(random, model, 16);
@@ -317,7 +317,7 @@ SmallCase small_case(std::mt19937& random, int max_stages) {
 TEST(StageMemory, ComesCloseForExperts) {
   std::mt19937 random(6);
   Comparison all;
-  for (int trial = 0; trial < test::trials(16); ++trial) {
+  for (int trial = 0; trial < test::trials(8); ++trial) {
     auto [plan, model] = small_case(random, trial % 3 == 0 ? 4 : 1);
     model.family = &model::family("llama");
     model.qkv_bias = model.linear_bias = false;
@@ -340,7 +340,7 @@ TEST(StageMemory, ComesCloseForExperts) {
 // offload moves, from layers with experts, so plans are placed before they are chosen.
 TEST(StageMemory, KnowsFirstLayersWithoutExperts) {
   std::mt19937 random(9);
-  for (int trial = 0; trial < test::trials(20); ++trial) {
+  for (int trial = 0; trial < test::trials(10); ++trial) {
     auto [plan, model] = small_case(random, 4);
     model.family = &model::family("llama");
     model.qkv_bias = model.linear_bias = false;
@@ -361,7 +361,7 @@ TEST(StageMemory, KnowsFirstLayersWithoutExperts) {
 // The first of such layers may be frozen, and then tells nothing of the others' state.
 TEST(StageMemory, KnowsThatSomeLayersWithoutExpertsAreFrozen) {
   std::mt19937 random(10);
-  for (int trial = 0; trial < test::trials(12); ++trial) {
+  for (int trial = 0; trial < test::trials(6); ++trial) {
     auto [plan, model] = small_case(random, 1);
     model.family = &model::family("llama");
     model.qkv_bias = model.linear_bias = false;
@@ -380,7 +380,7 @@ TEST(StageMemory, KnowsThatSomeLayersWithoutExpertsAreFrozen) {
 TEST(StageMemory, ComesCloseForSharedSequences) {
   std::mt19937 random(12);
   Comparison all;
-  for (int trial = 0; all.compared < test::trials(24); ++trial) {
+  for (int trial = 0; all.compared < test::trials(12); ++trial) {
     auto [plan, model] = small_case(random, trial % 3 == 0 ? 4 : 1);
     if (trial % 2 == 0) {
       model.family = &model::family("llama");
@@ -402,7 +402,7 @@ TEST(StageMemory, ComesCloseForSharedSequences) {
 TEST(StageMemory, ComesCloseForFrozenBlocks) {
   std::mt19937 random(5);
   Comparison one, several;
-  for (int trial = 0; trial < test::trials(20); ++trial) {
+  for (int trial = 0; trial < test::trials(10); ++trial) {
     auto [plan, model] = small_case(random, trial % 3 == 0 ? 4 : 1);
     model.frozen_blocks = 1 + int(random() % unsigned(model.num_layers + 1));
     const bool alone = plan.num_stages() == 1;
@@ -419,7 +419,7 @@ TEST(StageMemory, ComesCloseForFrozenParts) {
   std::mt19937 random(8);
   Comparison all;
   constexpr const char* parts[] = {"weight", "norm", "mlp", "attention", "head.", "bias"};
-  for (int trial = 0; trial < test::trials(24); ++trial) {
+  for (int trial = 0; trial < test::trials(12); ++trial) {
     auto [plan, model] = small_case(random, trial % 3 == 0 ? 4 : 1);
     test::freeze(model, parts[trial % 6]);
     compare_state(plan, model, all, 0.12);
@@ -431,7 +431,7 @@ TEST(StageMemory, ComesCloseForFrozenParts) {
 TEST(StageMemory, ComesCloseForAdapters) {
   std::mt19937 random(6);
   Comparison all;
-  for (int trial = 0; trial < test::trials(24); ++trial) {
+  for (int trial = 0; trial < test::trials(12); ++trial) {
     auto [plan, model] = small_case(random, trial % 3 == 0 ? 4 : 1);
     test::adapt(trial, model);
     compare_state(plan, model, all, 0.12);
@@ -443,7 +443,7 @@ TEST(StageMemory, ComesCloseForAdapters) {
 TEST(StageMemory, ComesCloseForQuantizedModels) {
   std::mt19937 random(7);
   Comparison all;
-  for (int trial = 0; all.compared < test::trials(24); ++trial) {
+  for (int trial = 0; all.compared < test::trials(12); ++trial) {
     auto [plan, model] = small_case(random, trial % 3 == 0 ? 4 : 1);
     test::adapt(trial, model);
     model.quantization = trial % 2 == 0 ? Quantization::nf4 : Quantization::int8;
@@ -461,7 +461,7 @@ TEST(StageMemory, ComesCloseForQuantizedModels) {
 TEST(StageMemory, ComesCloseForBlockedMoments) {
   std::mt19937 random(13);
   Comparison all;
-  for (int trial = 0; all.compared < test::trials(24); ++trial) {
+  for (int trial = 0; all.compared < test::trials(12); ++trial) {
     auto [plan, model] = small_case(random, trial % 3 == 0 ? 4 : 1);
     model.moments = Moments::fp8;
     if (trial % 2 == 0) model.precision = model::Precision::bf16;

@@ -694,7 +694,7 @@ TEST(StageTime, StagesThatDifferAreCloseToTheSimulation) {
 
 TEST(StageTime, StagesWithoutLayersAreCloseToTheSimulation) {
   std::mt19937 random(8);
-  for (int trial = 0; trial < test::trials(30); ++trial) {
+  for (int trial = 0; trial < test::trials(15); ++trial) {
     model::Config model = samples::small_model(6, trial % 2 == 0);
     plan::Plan plan = trial % 3 == 0   ? test::interleaved_plan(random, model, 12)
                       : trial % 3 == 1 ? test::zero_bubble_plan(random, model, 12)

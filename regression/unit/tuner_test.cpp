@@ -440,7 +440,7 @@ void compare_with_oracle(const Problem& p, Reached& reached,
 TEST(Tuner, NoPlanIsFasterThanTheOneFound) {
   std::mt19937 random(2);
   Reached reached;
-  const int trials = test::trials(14);
+  const int trials = test::trials(9);
   for (int trial = 0; trial < trials; ++trial) {
     SCOPED_TRACE(trial);
     compare_with_oracle(random_problem(random), reached);
@@ -473,7 +473,7 @@ Problem random_unequal_problem(std::mt19937& random) {
 TEST(Tuner, NoPlanOfUnequalStagesIsFaster) {
   std::mt19937 random(5);
   Reached reached;
-  const int trials = test::trials(14);
+  const int trials = test::trials(9);
   for (int trial = 0; trial < trials; ++trial) {
     SCOPED_TRACE(trial);
     compare_with_oracle(random_unequal_problem(random), reached);
