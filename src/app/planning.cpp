@@ -158,7 +158,7 @@ tuner::Result search(const deck::Deck& deck, const deck::SearchKeys& keys,
           tuner::tune(of, batch, cluster, machine, some, state ? state->continuing(how, i) : how);
       if (!best || found.best[0].seconds() < best->best[0].seconds()) best = std::move(found);
     } catch (const tuner::Infeasible&) {
-      infeasible = std::current_exception();
+      if (!infeasible) infeasible = std::current_exception();
     }
   }
   if (!best) std::rethrow_exception(infeasible);
