@@ -71,16 +71,38 @@ inline void set_weights(Engine& engine, const model::Config& model) {
   }
 }
 
-inline data::Sampler sampler(const model::Config& model, std::int64_t sequences) {
-  std::vector<std::int32_t> tokens(std::size_t(sequences * model.seq_len + 1));
-  for (std::size_t i = 0; i < tokens.size(); ++i)
-    tokens[i] = std::int32_t(8 * (i % 7) + std::size_t(mix(std::int64_t(i))) % 3);
+/// Windows of packed documents; none: one document.
+inline data::Sampler sampler(const model::Config& model, std::int64_t sequences,
+                             const data::DocumentEnds& documents = {}) {
+  std::vector<std::int32_t> tokens;
+  for (std::int64_t i = 0; i <= sequences * model.seq_len; ++i)
+    tokens.push_back(std::int32_t(8 * (i % 7) + mix(i) % 3));
   const std::filesystem::path path = std::filesystem::temp_directory_path() /
                                      ("brume-pytorch-" + std::to_string(::getpid()) + ".tok");
-  data::write_token_file(path, tokens, model.vocab_size);
+  data::write_token_file(path, tokens, model.vocab_size, documents);
   data::TokenFile file(path);
   std::filesystem::remove(path);  // the open file stays
-  return data::Sampler(std::move(file), data::Order::sequential, 0, model.seq_len);
+  return data::Sampler(std::move(file), data::Order::sequential, 0, model.seq_len, model.isolated);
+}
+
+/// Losses and norms of all steps, and the loss of one batch more, which sees the last update.
+inline test::Trained train(const plan::Plan& plan, const model::Config& model,
+                           const Settings& settings, const data::Sampler& data) {
+  test::Trained trained;
+  comm::run_local(plan.devices(), [&](comm::Communicator& world) {
+    Engine engine(plan, model, settings, world);
+    set_weights(engine, model);
+    test::Trained own;
+    for (std::int64_t step = 0; step < settings.steps; ++step) {
+      const StepMetrics metrics = engine.step(data);
+      own.losses.push_back(metrics.loss);
+      own.norms.push_back(metrics.grad_norm);
+    }
+    own.losses.push_back(
+        engine.evaluate(data, settings.steps * plan.global_batch, plan.global_batch));
+    if (world.rank() == 0) trained = std::move(own);
+  });
+  return trained;
 }
 
 /// One rank, all sequences of a batch in `microbatches` equal parts.
@@ -90,21 +112,7 @@ inline test::Trained train(const json& all, const model::Config& model, int micr
   plan::Plan plan = test::one_rank_plan(model, global_batch);
   plan.microbatches = microbatches;
   plan.stages[0].microbatch = global_batch / microbatches;
-  const data::Sampler data = sampler(model, (settings.steps + 1) * global_batch);
-
-  test::Trained trained;
-  comm::run_local(1, [&](comm::Communicator& world) {
-    Engine engine(plan, model, settings, world);
-    set_weights(engine, model);
-    for (std::int64_t step = 0; step < settings.steps; ++step) {
-      const StepMetrics metrics = engine.step(data);
-      trained.losses.push_back(metrics.loss);
-      trained.norms.push_back(metrics.grad_norm);
-    }
-    // One batch more, which sees what the last update did.
-    trained.losses.push_back(engine.evaluate(data, settings.steps * global_batch, global_batch));
-  });
-  return trained;
+  return train(plan, model, settings, sampler(model, (settings.steps + 1) * global_batch));
 }
 
 inline test::Trained train(const json& all, const model::Config& model, int microbatches,

@@ -83,10 +83,33 @@ def batch(step):
     return rows[:, :-1], rows[:, 1:]
 
 
+def document_ends():
+    """The ends of packed documents of 1 to 40 tokens, up to the last token of all batches."""
+    last, ends = (STEPS + 1) * BATCH * MODEL["seq_len"] + 1, [0]
+    while ends[-1] < last:
+        ends.append(min(ends[-1] + 1 + mix(len(ends)) % 40, last))
+    return ends[1:]
+
+
+def packed_batch(step):
+    """The same batch of packed documents: targets within documents, positions [B, T] from their
+    first tokens or the window's, and a mask [B, 1, T, T] of keys in a query's document."""
+    inputs, targets = batch(step)
+    T, ends = MODEL["seq_len"], document_ends()
+    first = torch.tensor([(step * BATCH + b) * T for b in range(BATCH)])
+    place = first[:, None] + torch.arange(T + 1)
+    document = torch.bucketize(place, torch.tensor(ends), right=True)
+    inside = document[:, 1:] == document[:, :-1]
+    begins = torch.tensor([0] + ends)[document[:, :-1]]
+    positions = place[:, :-1] - torch.maximum(begins, first[:, None])
+    own = document[:, :-1, None] == document[:, None, :-1]
+    return inputs, targets.where(inside, -100), positions, torch.tril(own)[:, None]
+
+
 # --- the model and its training -------------------------------------------------------------------
 
 
-def loss_of(w, inputs, targets):
+def loss_of(w, inputs, targets, positions=None, mask=None):
     C, H, T = MODEL["hidden_size"], MODEL["num_heads"], MODEL["seq_len"]
 
     def norm(x, name):
@@ -95,7 +118,8 @@ def loss_of(w, inputs, targets):
     def linear(x, name):
         return F.linear(x, w[name + ".weight"], w[name + ".bias"])
 
-    x = w["embedding.token"][inputs] + w["embedding.position"]
+    table = w["embedding.position"]
+    x = w["embedding.token"][inputs] + (table if positions is None else table[positions])
     for i in range(MODEL["num_layers"]):
         layer = f"layers.{i}."
         h = norm(x, layer + "norm1")
@@ -103,7 +127,7 @@ def loss_of(w, inputs, targets):
             F.linear(h, weight, bias).view(-1, T, H, C // H).transpose(1, 2)
             for weight, bias in zip(w[layer + "attention.qkv.weight"],
                                     w[layer + "attention.qkv.bias"]))
-        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        attended = F.scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None)
         x = x + linear(attended.transpose(1, 2).reshape(-1, T, C), layer + "attention.out")
         h = linear(norm(x, layer + "norm2"), layer + "mlp.in")
         x = x + linear(F.gelu(h, approximate="tanh"), layer + "mlp.out")
@@ -127,6 +151,11 @@ def train(tied, dtype, groups=(), frozen=()):
     return train_with(w, lambda inputs, targets: loss_of(w, inputs, targets), groups)
 
 
+def train_packed(dtype):
+    w = initial_weights(True, dtype)
+    return train_with(w, lambda *packed: loss_of(w, *packed), batch_of=packed_batch)
+
+
 def update_of(name, parameter, groups):
     decay = 0.0 if name.endswith(("gain", "bias")) else OPTIMIZER["weight_decay"]
     usual = dict(params=[parameter], weight_decay=decay, lr_scale=1.0)
@@ -134,7 +163,7 @@ def update_of(name, parameter, groups):
     return usual | {key: first[key] for key in ("lr_scale", "weight_decay") if key in first}
 
 
-def train_with(w, loss_of_batch, groups=()):
+def train_with(w, loss_of_batch, groups=(), batch_of=batch):
     """Loss and gradient norm of each step, then the loss on a further batch."""
     optimizer = torch.optim.AdamW(
         [update_of(name, parameter, groups) for name, parameter in w.items()],
@@ -144,13 +173,13 @@ def train_with(w, loss_of_batch, groups=()):
         for group in optimizer.param_groups:
             group["lr"] = group["lr_scale"] * learning_rate(step)
         optimizer.zero_grad()
-        loss = loss_of_batch(*batch(step))
+        loss = loss_of_batch(*batch_of(step))
         loss.backward()
         norms.append(torch.nn.utils.clip_grad_norm_(w.values(), OPTIMIZER["clip_norm"]).item())
         losses.append(loss.item())
         optimizer.step()
     with torch.no_grad():
-        return dict(losses=losses, grad_norms=norms, final_loss=loss_of_batch(*batch(STEPS)).item())
+        return dict(losses=losses, grad_norms=norms, final_loss=loss_of_batch(*batch_of(STEPS)).item())
 
 
 def spread(a, b):
@@ -171,6 +200,11 @@ def main():
               f"final loss {spread([run['final_loss']], [exact['final_loss']]):.1e}")
         out["runs"].append(dict(tied_head=tied) | run)
     out["grouped"] = dict(groups=GROUPS) | train(True, torch.float32, GROUPS)
+    packed, exact = train_packed(torch.float32), train_packed(torch.float64)
+    print(f"packed: float32 against float64: losses {spread(packed['losses'], exact['losses']):.1e}, "
+          f"norms {spread(packed['grad_norms'], exact['grad_norms']):.1e}")
+    # The test's bound is near the distance of both, so it has the exact run.
+    out["packed"] = dict(document_ends=document_ends()) | exact
     out["frozen"] = [dict(tied_head=tied, patterns=patterns) |
                      train(tied, torch.float32, frozen=patterns)
                      for patterns in FROZEN for tied in (True, False)]
