@@ -15,8 +15,10 @@ namespace brume::plan {
 ///
 /// Devices: each stage has as many times the data-parallel, tensor-parallel or context-parallel
 /// ranks, or there are as many times the stages. The batch: stages keep their microbatch or the
-/// number of microbatches, or change both. Memory: layers are recomputed as before, or all of them
-/// in full, selectively, or not at all. Shares in CPU memory stay as they are.
+/// number of microbatches, or change both. If no plan has data-parallel degrees that divide the
+/// batch, these are divided, and another degree or the stages are multiplied. Memory: layers are
+/// recomputed as before, or all of them in full, selectively, or not at all. Shares in CPU memory
+/// stay as they are.
 ///
 /// None for a plan of another number of layers, or for a cluster of several groups, unless the plan
 /// is valid as it is.

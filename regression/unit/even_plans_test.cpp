@@ -226,6 +226,11 @@ TEST(Starts, PlansAreAdapted) {
   EXPECT_TRUE(any(all, [](const plan::Plan& p) { return p.num_stages() == 4; }));
   EXPECT_TRUE(any(all, [](const plan::Plan& p) { return p.stages[0].ckpt_layers == 2; }));
   EXPECT_FALSE(adapted({}, 48).empty());
+  const std::vector<plan::Plan> odd = adapted({}, 9);
+  ASSERT_FALSE(odd.empty());
+  EXPECT_EQ(odd[0].stages[0].dp, 1) << "2 and 4 do not divide the batch";
+  EXPECT_TRUE(any(odd, [](const plan::Plan& p) { return p.stages[0].tp == 4; }));
+  EXPECT_TRUE(any(odd, [](const plan::Plan& p) { return p.num_stages() == 4; }));
   EXPECT_TRUE(adapted({.stages = {8}}, 16).empty());
   EXPECT_TRUE(adapted({.zero_levels = {0}}, 16).empty());
   for (const plan::Plan& plan : adapted({.tp = {1}, .recompute = false}, 16))

@@ -39,7 +39,16 @@ class Adaptation {
       return;
     }
     for (Stage& stage : plan_.stages) stage.group.clear();
-    for (const Plan& resized : on_all_devices()) add_divided(resized);
+    std::vector<Plan> resized = on_all_devices();
+    for (const Plan& plan : resized) add_divided(plan);
+    std::erase_if(resized, [&](const Plan& plan) {
+      return std::ranges::all_of(plan.stages,
+                                 [&](const Stage& stage) { return global_batch % stage.dp == 0; });
+    });
+    // Degrees are at most the number of devices.
+    for (int times = 2; found_.empty() && times <= cluster.devices(); ++times)
+      for (const Plan& plan : resized)
+        for (const Plan& narrower : with_less_data_parallelism(plan, times)) add_divided(narrower);
   }
 
   std::vector<Plan> take() { return std::move(found_); }
@@ -65,17 +74,42 @@ class Adaptation {
       if (divides) found.push_back(std::move(plan));
     }
     const std::int64_t stages = plan_.num_stages() * now;
-    if (stages % before == 0 && plan_.order.chunks == 1 && stages / before <= model_.num_layers)
-      found.push_back(with_stages(int(stages / before)));
+    if (stages % before == 0) add_with_stages(plan_, stages / before, found);
     return found;
   }
 
+  /// The plan with a part of its data-parallel ranks, and as many times the ranks of another
+  /// degree, or the stages.
+  std::vector<Plan> with_less_data_parallelism(Plan plan, int times) const {
+    for (Stage& stage : plan.stages) {
+      if (stage.dp % times != 0) return {};
+      stage.dp /= times;
+    }
+    std::vector<Plan> found;
+    for (int Stage::*const degree : {&Stage::tp, &Stage::cp}) {
+      Plan other = plan;
+      const bool fits = std::ranges::all_of(other.stages, [&](Stage& stage) {
+        const std::int64_t ranks = std::int64_t{stage.*degree} * times;
+        stage.*degree = int(ranks);
+        return ranks <= cluster_.devices();
+      });
+      if (fits) found.push_back(std::move(other));
+    }
+    add_with_stages(plan, std::int64_t{plan.num_stages()} * times, found);
+    return found;
+  }
+
+  void add_with_stages(const Plan& plan, std::int64_t count, std::vector<Plan>& to) const {
+    if (plan.order.chunks == 1 && count <= model_.num_layers)
+      to.push_back(with_stages(plan, int(count)));
+  }
+
   /// The plan with so many stages of equal layers, each as the stage was that is in its place.
-  Plan with_stages(int count) const {
-    Plan plan = plan_;
+  Plan with_stages(const Plan& before, int count) const {
+    Plan plan = before;
     plan.stages.clear();
     for (int i = 0, first = 0; i < count; ++i) {
-      const Stage& like = plan_.stages[std::size_t(std::int64_t{i} * plan_.num_stages() / count)];
+      const Stage& like = before.stages[std::size_t(std::int64_t{i} * before.num_stages() / count)];
       Stage& stage = plan.stages.emplace_back(like);
       stage.first_layer = first;
       stage.layers = model_.num_layers / count + (i < model_.num_layers % count ? 1 : 0);
