@@ -85,7 +85,7 @@ std::string ended_by(const Search& search) {
 
 std::string ablation_lines(const Result& result) {
   if (result.ablations.empty() && result.untried.empty())
-    return "why     nothing to leave out: the plan usage no parallelism and saves no memory\n";
+    return "why     nothing to leave out: the plan uses no parallelism and saves no memory\n";
   const double base_s = result.best[0].seconds();
   std::string text;
   for (const Ablation& ablation : result.ablations)
