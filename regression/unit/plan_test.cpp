@@ -631,6 +631,9 @@ TEST(Padding, IsTheLeastThatAllStagesCut) {
         padded_plans += padding > 0;
       }
   EXPECT_GT(padded_plans, 100);
+  Plan hostile = equal_stages(model, 1, 4, {.microbatch = 1, .cp = 999'983, .tp = 999'979});
+  hostile.stages[0].cp = (1 << 24) - 3, hostile.stages[0].tp = 1;
+  EXPECT_EQ(plan::padding(hostile, 16), 0);
 }
 
 TEST(Padding, OfASearchIsForTheDegreesThatDoNotCutSequences) {

@@ -25,8 +25,9 @@ std::int64_t multiple(const Stage& stage) {
 int padding(const Plan& plan, int seq_len) {
   std::int64_t step = 1;
   for (const Stage& stage : plan.stages) {
-    step = std::lcm(step, multiple(stage));
-    if (step > most_step) return 0;  // of no cluster; check() says so
+    const std::int64_t own = multiple(stage);
+    if (own > most_step || std::lcm(step, own) > most_step) return 0;  // of no cluster: see check()
+    step = std::lcm(step, own);
   }
   return int(round_up(seq_len, step)) - seq_len;
 }
