@@ -203,8 +203,8 @@ profile = "l4"
                      host_memory_gib);
 }
 
-// As many microbatches as stages: filling and draining the pipeline takes as long as its work, and
-// bounds do not tell the assignments of a configuration apart.
+// Microbatches are as many as stages: filling and draining the pipeline takes as long as its work,
+// and bounds do not tell the assignments of a configuration apart.
 TEST(PlanConsistency, NorWhereAPipelineIsHardlyFilled) {
   const std::optional<double> ratio =
       chosen_by_best(small_job(16, 1024, 8, 4096, 50304, 4.10, 512));

@@ -20,7 +20,7 @@ void keep(const plan::Plan& plan, const std::string& path);
 /// The formulas with numbers, and slow links of the network that the plan uses.
 std::string explained(const plan::Plan& plan, const Given& given);
 
-/// A plan from a file; what is given gets its padding. @throws Error(input) if it does not fit
+/// A plan from a file; the given model gets its padding. @throws Error(input) if it does not fit
 plan::Plan load_plan(const std::string& file, Given& given);
 
 /// Predicts a plan by Mist's counting. @return the exit code

@@ -15,6 +15,28 @@ namespace {
 
 constexpr std::int32_t not_learned = -1;  ///< in the place of a target
 
+/// Numbers of each rank's samples, as many for each. The sample with most work goes first, each to
+/// the rank with the least work that has room.
+/// @param work  of each sample
+std::vector<std::vector<std::int64_t>> deal(const std::vector<double>& work, int ranks) {
+  std::vector<std::int64_t> by_work(work.size());
+  std::iota(by_work.begin(), by_work.end(), 0);
+  std::ranges::stable_sort(by_work, std::ranges::greater{},
+                           [&](std::int64_t number) { return work[std::size_t(number)]; });
+  std::vector<std::vector<std::int64_t>> dealt(static_cast<std::size_t>(ranks));
+  using Load = std::pair<double, std::size_t>;  // of a rank
+  std::priority_queue<Load, std::vector<Load>, std::greater<>> least;
+  for (std::size_t rank = 0; rank < dealt.size(); ++rank) least.emplace(0.0, rank);
+  const std::size_t room = work.size() / dealt.size();
+  for (const std::int64_t number : by_work) {
+    const auto [load, rank] = least.top();
+    least.pop();
+    dealt[rank].push_back(number);
+    if (dealt[rank].size() < room) least.emplace(load + work[std::size_t(number)], rank);
+  }
+  return dealt;
+}
+
 }  // namespace
 
 Batch BatchReader::take(const data::Sampler& data, std::int64_t first, std::int64_t count) {
@@ -102,22 +124,8 @@ std::vector<std::int64_t> BatchReader::own_sequences(const data::Sampler& data,
   if (deal_ == Deal::in_order || !model_.isolated || model_.pairs || ranks == 1) return numbers;
   std::vector<double> pairs;
   for (int i = 0; i < plan_.global_batch; ++i) pairs.push_back(data.attention_pairs(first + i));
-  std::vector<std::int64_t> by_work(pairs.size());
-  std::iota(by_work.begin(), by_work.end(), 0);
-  std::ranges::stable_sort(by_work, std::ranges::greater{},
-                           [&](std::int64_t number) { return pairs[std::size_t(number)]; });
-  // Each goes to the rank with the least work that has room.
-  const std::int64_t room = plan_.global_batch / ranks, rounds = room / plan_.microbatches;
-  std::vector<std::vector<std::int64_t>> dealt((std::size_t(ranks)));
-  using Work = std::pair<double, std::size_t>;  // of a rank
-  std::priority_queue<Work, std::vector<Work>, std::greater<>> least;
-  for (std::size_t rank = 0; rank < dealt.size(); ++rank) least.emplace(0.0, rank);
-  for (const std::int64_t number : by_work) {
-    const auto [work, rank] = least.top();
-    least.pop();
-    dealt[rank].push_back(number);
-    if (std::ssize(dealt[rank]) < room) least.emplace(work + pairs[std::size_t(number)], rank);
-  }
+  const std::vector<std::vector<std::int64_t>> dealt = deal(pairs, ranks);
+  const std::int64_t rounds = std::ssize(dealt[0]) / plan_.microbatches;
   for (std::int64_t& number : numbers) {
     const std::int64_t row = number / rounds, microbatch = row / ranks, rank = row % ranks;
     number = dealt[std::size_t(rank)][std::size_t(microbatch * rounds + number % rounds)];
